@@ -56,6 +56,18 @@ class InvalidPartitionsError(StratalogError, ValueError):
     code = 37  # INVALID_PARTITIONS
 
 
+class InvalidReplicationFactorError(StratalogError, ValueError):
+    """The replication factor is too high for the brokers that are alive, or below 1."""
+
+    code = 38  # INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignmentError(StratalogError, ValueError):
+    """The replicas that were requested for a partition can't be those."""
+
+    code = 39  # INVALID_REPLICA_ASSIGNMENT
+
+
 class InvalidRecordError(StratalogError, ValueError):
     """A batch with valid framing and checksum that breaks a rule of the log. `records` has the index in the batch and
     the reason for each record that breaks the rule, if they are known."""
@@ -96,6 +108,12 @@ class AbandonedError(StratalogError):
     """Work on batches that was abandoned because the broker stops. Nothing has changed."""
 
     code = 6  # NOT_LEADER_OR_FOLLOWER: a connected client sends the batches again
+
+
+class NotLeaderError(StratalogError):
+    """This broker does not lead the partition, or can't be sure that it still does."""
+
+    code = 6  # NOT_LEADER_OR_FOLLOWER
 
 
 class UnsupportedCodecError(StratalogError, ValueError):

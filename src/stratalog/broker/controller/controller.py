@@ -147,7 +147,7 @@ class Controller:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _reigns(self) -> bool:
-        """Return whether this broker is the controller. Contend if there is none."""
+        """Return whether this broker is the controller. Contend if no broker is."""
         if self._reign is not None and self._reign.session_id != self._session.session_id:
             self._reign = None
         controller = self._metadata.view.controller
