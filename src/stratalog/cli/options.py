@@ -149,7 +149,7 @@ def client_config(server: str, defaults: Mapping[str, object], settings: Sequenc
 
 def admin_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a producer or consumer that an admin client has too."""
-    from stratalog.client.admin_settings import AdminSettings
+    from stratalog.client.settings import AdminSettings
 
     names = set(AdminSettings.names())
     return {name: value for name, value in config.items() if name in names}
