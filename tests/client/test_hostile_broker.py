@@ -362,13 +362,13 @@ BATCHES: dict[str, Callable[[], bytes]] = {
     "an unknown magic": lambda: stamped(GOOD_BATCH, magic=9),
     "an unknown codec": lambda: stamped(GOOD_BATCH, attributes=7),
     "a codec that it is not packed with": lambda: stamped(GOOD_BATCH, attributes=int(Codec.ZSTD)),
-    "offsets before the one asked for": lambda: stamped(GOOD_BATCH, base_offset=-100),
+    "offsets before the requested one": lambda: stamped(GOOD_BATCH, base_offset=-100),
     "offsets at the end of all numbers": lambda: stamped(GOOD_BATCH, base_offset=2**63 - 3),
     "an offset delta that goes back": lambda: stamped(GOOD_BATCH, last_offset_delta=-5),
     "lengths inside that can not be": lambda: GOOD_BATCH[:61] + b"\xff" * (len(GOOD_BATCH) - 61),
     "noise": lambda: random.Random(1).randbytes(500),
     "a decompression bomb": bomb,
-    "a control batch that is none": lambda: stamped(GOOD_BATCH, attributes=0x30),
+    "a control batch without a marker": lambda: stamped(GOOD_BATCH, attributes=0x30),
 }
 
 

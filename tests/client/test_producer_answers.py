@@ -181,6 +181,21 @@ def test_a_lost_connection_has_all_batches_sent_again_in_order(picky: PickyBroke
     assert picky.fake.connections > 5
 
 
+@pytest.mark.parametrize(("seconds", "reports"), [(5.0, 0), (0.0, 1)])
+def test_refusals_are_reported_once_and_only_when_they_last(
+    picky: PickyBroker,
+    seconds: float,
+    reports: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stratalog.client.batch_completion.REPORT_REFUSALS_AFTER", seconds)
+    picky.answer = in_turn(*[int(ErrorCode.not_enough_replicas)] * 5)
+    with producer_for(picky) as producer:
+        producer.send("topic", b"value").result(SECONDS)
+    assert sum("NOT_ENOUGH_REPLICAS" in record.message for record in caplog.records) == reports
+
+
 @pytest.mark.parametrize("code", [ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id])
 def test_a_broker_that_has_lost_the_producers_state_gets_a_new_epoch(picky: PickyBroker, code: ErrorCode) -> None:
     with producer_for(picky, batch_size=0) as producer:

@@ -42,6 +42,8 @@ _OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
 _OLD_EPOCH = int(ErrorCode.invalid_producer_epoch)
 _BUSY = int(ErrorCode.concurrent_transactions)
 _SEQUENCES = 2**31
+REPORT_REFUSALS_AFTER = 5.0  # seconds since the first record of a batch that is refused again and again
+_REPORT_AGAIN_AFTER = 60.0
 _BUSY_MS = 10  # the coordinator is still ending the previous transaction, which takes milliseconds
 
 
@@ -65,6 +67,7 @@ class BatchCompletion:
         self._in_flight = in_flight
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._next_report = 0.0
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
 
     def acknowledge(self, batch: Batch, base_offset: int, append_time: int) -> None:
@@ -98,6 +101,7 @@ class BatchCompletion:
                 self.retry(batch, error)
                 return
         if error.is_retriable:
+            self._report_refusal(batch, error)
             self.retry(batch, error, self._busy_backoff if code == _BUSY else self._backoff)
         else:
             self.fail(batch, error)
@@ -116,6 +120,18 @@ class BatchCompletion:
             batch.queue.put_back([batch])
             batch.queue.retry_at = now + (backoff or self._backoff).seconds(batch.attempts)
             self._accumulator.list_again(batch.queue)
+
+    def _report_refusal(self, batch: Batch, error: ClientError) -> None:
+        """Log that a broker has refused a batch for some seconds, because delivery.timeout.ms may be minutes away."""
+        now = self._loop.time()
+        if batch.attempts > 1 and now >= max(batch.created + REPORT_REFUSALS_AFTER, self._next_report):
+            self._next_report = now + _REPORT_AGAIN_AFTER
+            logger.warning(
+                "the broker refuses records; they are sent again until delivery.timeout.ms = %d is over. "
+                "The last error: %s",
+                self._settings.delivery_timeout_ms,
+                error.problem,
+            )
 
     def fail(self, batch: Batch, error: ClientError) -> None:
         """Fail a batch that was sent. Its sequence numbers are missing now, unless the broker has written it."""
