@@ -354,12 +354,10 @@ def test_sixteen_threads_share_a_producer(bootstrap: str, new_topic: NewTopic) -
     deliveries: dict[int, list[Delivery]] = {}
     problems: list[BaseException] = []
 
-    def run(thread: int) -> None:
+    def run(name: int) -> None:
         try:
-            deliveries[thread] = [
-                producer.send(topic, b"%d:%d" % (thread, number), b"%d" % thread) for number in range(5000)
-            ]
-            deliveries[thread][-1].result(SECONDS)
+            deliveries[name] = [producer.send(topic, b"%d:%d" % (name, number), b"%d" % name) for number in range(5000)]
+            deliveries[name][-1].result(SECONDS)
         except BaseException as error:
             problems.append(error)
 
@@ -378,10 +376,10 @@ def test_sixteen_threads_share_a_producer(bootstrap: str, new_topic: NewTopic) -
         assert value is not None
         by_thread.setdefault(int(value.partition(b":")[0]), []).append(int(value.partition(b":")[2]))
     assert all(numbers == list(range(5000)) for numbers in by_thread.values())
-    for thread, sent in deliveries.items():
+    for name, sent in deliveries.items():
         for number in range(0, 5000, 499):
             record = sent[number].result()
-            assert values[record.partition, record.offset] == b"%d:%d" % (thread, number)
+            assert values[record.partition, record.offset] == b"%d:%d" % (name, number)
 
 
 def test_a_garbage_collected_producer_sends_its_records_and_stops_its_thread(bootstrap: str, topic: str) -> None:

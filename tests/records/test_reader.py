@@ -133,6 +133,7 @@ def control(key: bytes | None, value: bytes | None, count: int = 1) -> bytearray
         (control(None, b"\x00\x00\x00\x00\x00\x07"), "key of the control record has 0 bytes"),
         (control(b"\x00\x00\x00\x01", b"\x00\x00\x00"), "value of the end marker has 3 bytes"),
         (control(b"\x00\x00\x00\x63", b"\x00\x00\x00\x00\x00\x07"), "version 0 and type 99"),
+        (control(b"\xff\xff\x00\x01", b"\x00\x00\x00\x00\x00\x07"), "version -1 and type 1"),
         (control(b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07", 2), "has 2 records, not one"),
         (build_batch(numbered(1)), "is not a control batch"),
     ],

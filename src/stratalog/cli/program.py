@@ -213,9 +213,8 @@ def _expectation(cause: Any) -> tuple[object, str] | None:
 
 
 def _parameter_name(parameter: Any) -> str:
-    if isinstance(parameter, TyperArgument):
-        return parameter.display_name_raw.strip("[]")
-    return max(parameter.opts, key=len)
+    name: str = parameter.display_name_raw if isinstance(parameter, TyperArgument) else max(parameter.opts, key=len)
+    return name.strip("[]")
 
 
 def _detach_stdout() -> None:
