@@ -52,6 +52,13 @@ def test_portion_is_full_at_the_limit_of_bytes(magic: int) -> None:
     assert portions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
+def test_scan_ends_at_the_first_batch_after_its_range_when_the_range_is_compacted_away() -> None:
+    decoder = ScanDecoder(OFFSET, end=3)
+    decoder.feed(batch(3, first=3))
+    assert not decoder.run()
+    assert (decoder.is_done, decoder.position, offsets(decoder)) == (True, 0, [])
+
+
 @pytest.mark.parametrize(
     ("timestamp_type", "expected"), [(TimestampType.CREATE_TIME, [10, 20]), (TimestampType.LOG_APPEND_TIME, [50, 50])]
 )
