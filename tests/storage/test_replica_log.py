@@ -375,7 +375,7 @@ def test_epochs_of_a_partly_appended_fetch_end_with_the_log(tmp_path: Path) -> N
             disk.fails = log_writes > 2
             write(fd, content, position)
 
-        disk.write = fail_late  # type: ignore[method-assign]
+        disk.write = fail_late  # type: ignore[method-assign, assignment]
         with pytest.raises(StorageError):
             log.append_from_leader(data)
         end = log.log_end_offset
