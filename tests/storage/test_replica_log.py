@@ -24,6 +24,7 @@ from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType
 from stratalog.records.legacy import build_message_set
 from stratalog.storage import Log, Origin
+from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from tests.storage.faults.faulty_disk import FaultyDisk
@@ -418,3 +419,52 @@ def test_closed_log_takes_no_batches(tmp_path: Path) -> None:
     ):
         with pytest.raises(LogClosedError):
             call()
+
+
+class TestAtOnce:
+    """What the event loop appends itself, and what it leaves to a thread."""
+
+    def test_log_differs_from_one_that_a_thread_appends_to(self, tmp_path: Path) -> None:
+        logs = []
+        for name in ("waits", "at-once"):
+            with open_follower(tmp_path / name) as directory:
+                log = directory.log(*PARTITION)
+                log.append_from_leader(leaders_batch(0))
+                append = log.append_from_leader if name == "waits" else log.append_from_leader_at_once
+                assert append(leaders_batch(1, 3) + leaders_batch(4) + leaders_batch(5)[:-1]) == 5
+                logs.append((state(log), data_files(log)))
+        assert logs[0] == logs[1]
+
+    @pytest.mark.parametrize(
+        ("data", "settings"),
+        [
+            (leaders_batch(0), {}),
+            (leaders_batch(1, leader_epoch=9), {}),
+            (leaders_batch(7), {}),
+            (leaders_batch(1, 100), {"segment_bytes": 300}),
+            (leaders_batch(1), {"flush_messages": 2}),
+        ],
+        ids=["first batch", "new epoch", "gap", "roll", "flush"],
+    )
+    def test_event_loop_would_wait_for_the_disk(
+        self, tmp_path: Path, data: bytes, settings: dict[str, Any], request: pytest.FixtureRequest
+    ) -> None:
+        with open_follower(tmp_path, **settings) as directory:
+            log = directory.log(*PARTITION)
+            if "first" not in request.node.callspec.id:
+                log.append_from_leader(leaders_batch(0))
+            before = state(log)
+            with pytest.raises(WouldWaitError):
+                log.append_from_leader_at_once(data)
+            assert state(log) == before
+            log.append_from_leader(data)
+
+    def test_corrupt_batch_is_left_to_a_thread(self, tmp_path: Path) -> None:
+        with open_follower(tmp_path) as directory:
+            log = directory.log(*PARTITION)
+            log.append_from_leader(leaders_batch(0))
+            corrupt = bytearray(leaders_batch(1))
+            corrupt[-1] ^= 1
+            with pytest.raises(CorruptBatchError):
+                log.append_from_leader_at_once(corrupt)
+            assert log.log_end_offset == 1

@@ -19,6 +19,7 @@ from stratalog.records._framing import BatchHeader, count_valid, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.format import CURRENT_MAGIC
 from stratalog.records.reader import read_control
+from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.readable_log import OPEN
 from stratalog.storage.scan import reason
 from stratalog.storage.segment_files import remove_segment_files
@@ -64,6 +65,36 @@ class ReplicaLog(TrimmableLog):
         elif end - self.recovery_point >= self.config.flush_messages:
             self.flush()
         return end
+
+    def append_from_leader_at_once(self, data: Buffer) -> int:
+        """append_from_leader() for a thread that must not wait. Raises WouldWaitError, and has changed nothing, if it
+        would wait for a disk or a lock: for a roll, a flush, or a new leader epoch."""
+        headers, size = _parse(data, self._end_offset)
+        if not headers:
+            return self._end_offset
+        if size < memoryview(data).nbytes:
+            data = memoryview(data).cast("B")[:size]
+        if not self._write_lock.acquire(blocking=False):
+            raise WouldWaitError(f"another thread holds the lock of {self.partition}")
+        try:
+            self._check_at_once(headers)
+            self._append_from_leader(data, headers, size)
+        except BaseException as error:
+            self._raise_failure(error, "can't append the leader's batches")
+        finally:
+            self._write_lock.release()
+        return self._end_offset
+
+    def _check_at_once(self, headers: list[BatchHeader]) -> None:
+        latest, before = self._epochs.epochs.latest, self._end_offset
+        for header in headers:
+            if header.leader_epoch != latest or header.base_offset != before:
+                raise WouldWaitError(f"{self.partition} has to note a leader epoch, or a gap in the offsets")
+            before = header.next_offset
+        if self._condition is not OPEN or self._active.size == 0 or self._fitting(headers, 0) < len(headers):
+            raise WouldWaitError(f"{self.partition} has to roll")
+        if before - self.recovery_point >= self.config.flush_messages:
+            raise WouldWaitError(f"flush.messages requires a flush of {self.partition}")
 
     def begin_epoch(self, epoch: int) -> None:
         """Make durable that the leader epoch `epoch` begins at the log end offset, as a new leader does before its

@@ -25,6 +25,7 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import HIGHEST, WantedPartition, encode_fetch_request
 from stratalog.protocol.fetch_session import FetchSession, Key
+from stratalog.storage.appending import WouldWaitError
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ _STALE_VIEW = (
     ErrorCode.unknown_topic_or_partition,
 )
 _STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment; doubled each time
+_BYTES_AT_ONCE = 512 * 1024  # of a response that the event loop appends itself
 _QUICK_SECONDS = 0.005
 """A leader that can't hold a request answers at once, without records. This is the pause before the next request."""
 
@@ -243,14 +245,16 @@ class ReplicaFetcher:
         ends = {copied.partition.id: copied.partition.log.log_end_offset for copied in work}
         failures: dict[PartitionId, StratalogError] = {}
 
+        waiting = _append_at_once(work, failures)
+
         def change_logs() -> None:
-            for copied in work:
+            for copied in waiting:
                 try:
                     _change_log(copied)
                 except StratalogError as error:
                     failures[copied.partition.id] = error
 
-        if any(len(copied.records) or copied.diverging or copied.error for copied in work):
+        if waiting:
             self._is_appending = True
             try:
                 await asyncio.shield(asyncio.ensure_future(self._in_thread(change_logs)))
@@ -318,6 +322,30 @@ class ReplicaFetcher:
         if not self._is_unreachable:
             logger.warning("broker %d can't be copied from: %s", self.leader.node_id, error)
             self._is_unreachable = True
+
+
+def _append_at_once(response: list[_Copied], failures: dict[PartitionId, StratalogError]) -> list[_Copied]:
+    """Append what takes little time on the event loop: a thread would cost more than the append. Return the rest."""
+    room = _BYTES_AT_ONCE
+    rest = []
+    for copied in response:
+        log, size = copied.partition.log, len(copied.records)
+        if (
+            copied.error
+            or copied.diverging is not None
+            or log.log_start_offset < copied.log_start_offset
+            or size > room
+        ):
+            rest.append(copied)
+        elif size:
+            room -= size
+            try:
+                log.append_from_leader_at_once(copied.records)
+            except WouldWaitError:
+                rest.append(copied)
+            except StratalogError as error:
+                failures[copied.partition.id] = error
+    return rest
 
 
 def _change_log(copied: _Copied) -> None:
