@@ -180,6 +180,7 @@ def test_a_broker_that_lost_its_tail_is_elected(zookeeper_address: str) -> None:
             assert (alone.leader, alone.isr, alone.leader_epoch) == (1, (1,), 1), "there is no other replica"
             epoch = broker_1.metadata.broker_epoch
             assert not any(state.leader == 1 and state.leader_broker_epoch == epoch for state in seen)
+            await broker_2.metadata.catch_up()
             joined = await broker_2.metadata.change_state(
                 broker_2.id("a"), broker_2.state("a").with_isr((2, 1)), joining={1: broker_1.metadata.broker_epoch}
             )
