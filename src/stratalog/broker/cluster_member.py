@@ -21,7 +21,7 @@ from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
-from stratalog.clock import Clock
+from stratalog.clock import BootClock, Clock
 from stratalog.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ClusterMember:
             cluster.zookeeper_connect,
             session_timeout_ms=cluster.zookeeper_session_timeout_ms,
             connection_timeout_ms=cluster.zookeeper_connection_timeout_ms,
-            clock=clock,
+            clock=BootClock(),
         )
         known = store.read_cluster_id(config.node_id)
         await session.start()
