@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from stratalog.broker.metadata.cluster_view import PartitionId
 from stratalog.broker.replication.config import ClusterConfig
@@ -42,6 +43,7 @@ _STALE_VIEW = (
     ErrorCode.unknown_topic_or_partition,
 )
 _STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment; doubled each time
+_REFRESH_SECONDS = 5.0  # after which all positions are sent as they are now
 _BYTES_AT_ONCE = 512 * 1024  # of a response that the event loop appends itself
 _QUICK_SECONDS = 0.005
 """A leader that can't hold a request answers at once, without records. This is the pause before the next request."""
@@ -88,6 +90,9 @@ class ReplicaFetcher:
         self._not_before: dict[PartitionId, float] = {}  # when a partition with an error is fetched again
         self._stale_for: dict[PartitionId, float] = {}  # the next pause of a partition whose leader is not known here
         self._loop = asyncio.get_running_loop()
+        self._positions: dict[Key, WantedPartition] = {}  # what the next request is for
+        self._outdated: set[PartitionId] = set()  # whose positions may have changed
+        self._refreshed_at = self._loop.time()
         self._changed = asyncio.Event()
         self._is_appending = False
         self._appended = asyncio.Event()
@@ -104,6 +109,7 @@ class ReplicaFetcher:
         self._partitions[partition.id] = partition
         self._not_before.pop(partition.id, None)
         self._stale_for.pop(partition.id, None)
+        self._outdated.add(partition.id)
         self._changed.set()
         if self._connection is not None and self._connection.in_flight and not self._is_appending:
             self._connection.close()
@@ -112,6 +118,8 @@ class ReplicaFetcher:
         """Stop copying the partition, and return when no thread works on it."""
         self._partitions.pop(partition.id, None)
         self._not_before.pop(partition.id, None)
+        self._stale_for.pop(partition.id, None)
+        self._outdated.add(partition.id)
         while self._is_appending:
             self._appended.clear()
             await self._appended.wait()
@@ -153,19 +161,12 @@ class ReplicaFetcher:
 
     async def _fetch_once(self) -> None:
         now = self._loop.time()
-        ready = {
-            key: partition
-            for key, partition in self._partitions.items()
-            if self._not_before.get(key, 0.0) <= now and not partition.is_offline
-        }
-        if not ready:
+        self._update_positions(now)
+        if not self._positions:
             await self._wait_for_work(now)
             return
         self._changed.clear()
-        positions: dict[Key, WantedPartition] = {
-            (partition.id.topic_id.bytes, partition.index): self._position(partition) for partition in ready.values()
-        }
-        request = self._session.next_request(positions)
+        request = self._session.next_request(self._positions)
         connection = await self._connected()
         version = connection.version_of(ApiKey.FETCH, _LOWEST, HIGHEST)
         body = encode_fetch_request(
@@ -187,20 +188,38 @@ class ReplicaFetcher:
             self._is_unreachable = False
         _, error, session_id, topics = parse_fetch_response(response, version)
         self._session.answered(session_id, error)
-        by_key = {(key.topic_id.bytes, key.partition): partition for key, partition in ready.items()}
         copied = []
         for topic, partitions in topics:
             for fields in partitions:
-                if not isinstance(topic, bytes) or (partition := by_key.get((topic, fields[0]))) is None:
+                if not isinstance(topic, bytes) or (position := self._positions.get((topic, fields[0]))) is None:
                     raise MalformedResponseError(
                         f"broker {self.leader.node_id} sent a partition that was not requested"
                     )
-                epoch = positions[topic, fields[0]].leader_epoch
-                records = response[fields[6] : fields[7]]
-                copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
+                partition = self._partitions.get(PartitionId(UUID(bytes=topic), fields[0]))
+                if partition is not None:  # else this broker does not follow it any more
+                    records = response[fields[6] : fields[7]]
+                    epoch = position.leader_epoch
+                    copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
         await self._take(copied)
+        self._outdated.update(each.partition.id for each in copied)
         if self._loop.time() - now < _QUICK_SECONDS and not any(len(each.records) for each in copied):
             await asyncio.sleep(_QUICK_SECONDS)
+
+    def _update_positions(self, now: float) -> None:
+        """Bring the positions up to date that may have changed. All others stay as they were sent: a broker may follow
+        thousands of partitions, of which few get records."""
+        if now >= self._refreshed_at + _REFRESH_SECONDS:  # retention moves log start offsets
+            self._outdated.update(self._partitions)
+            self._refreshed_at = now
+        self._outdated.update(key for key, at in self._not_before.items() if at <= now)
+        for partition_id in self._outdated:
+            key = (partition_id.topic_id.bytes, partition_id.partition)
+            partition = self._partitions.get(partition_id)
+            if partition is None or partition.is_offline or self._not_before.get(partition_id, 0.0) > now:
+                self._positions.pop(key, None)
+            else:
+                self._positions[key] = self._position(partition)
+        self._outdated.clear()
 
     async def _wait_for_work(self, now: float) -> None:
         """Wait until a partition is added, or one that had an error may be fetched again."""

@@ -26,6 +26,7 @@ from stratalog.storage.appending import Appended, PreparedBatches
 from stratalog.storage.log import Log
 
 if TYPE_CHECKING:
+    from stratalog.broker.fetch_sessions import CachedPartition
     from stratalog.broker.waiting import WaitingFetch
 
 logger = logging.getLogger(__name__)
@@ -249,6 +250,20 @@ class ReplicatedPartition(Partition):
         if replica not in leadership.maximal_isr:
             self._context.on_follower_caught_up(self, replica)
         return True
+
+    def follower_is_idle(self, replica: int, broker_epoch: int, cached: CachedPartition) -> bool:
+        """Return whether the follower has everything and knows it, as its last fetch did too. Record that it still has.
+        Most fetches of most partitions are like this, so it must cost little."""
+        leadership, log = self.leadership, self.log
+        _, epoch, offset, _, _, follower_start = cached.requested
+        return (
+            leadership is not None
+            and epoch == self.leader_epoch
+            and cached.high_watermark == self._high_watermark
+            and offset == log.log_end_offset
+            and cached.log_start_offset == follower_start == log.log_start_offset
+            and leadership.still_caught_up(replica, offset, broker_epoch, self._context.now_ms())
+        )
 
     @property
     def low_watermark(self) -> int:
