@@ -1,10 +1,11 @@
-"""A producer that never stops, and the history of what it was told: the measure of what a cluster may not lose."""
+"""A producer that never stops, and the history of its acknowledgements: the measure of what a cluster may not lose."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -14,8 +15,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stratalog.lab.cluster import LabCluster
+from stratalog.protocol.api_keys import ApiKey
+from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
 
 _SECONDS = 60.0
+_ASK_SECONDS = 5.0
 
 
 class Acknowledged(NamedTuple):
@@ -154,27 +158,81 @@ def create_topic(cluster: LabCluster, topic: str, partitions: int = 1, replicas:
     wait_for_isr(cluster, topic, replicas)
 
 
-def leaders(cluster: LabCluster, topic: str) -> dict[int, int]:
-    """Return the leader of each partition, -1 where there is none."""
-    return {partition: leader for partition, (leader, _) in describe(cluster, topic).items()}
-
-
-def describe(cluster: LabCluster, topic: str) -> dict[int, tuple[int, list[int]]]:
-    """Return the leader and the ISR of each partition."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    described = admin.list_topics(topic, timeout=30).topics[topic]
-    return {number: (partition.leader, list(partition.isrs)) for number, partition in described.partitions.items()}
-
-
-def wait_for_isr(cluster: LabCluster, topic: str, size: int, seconds: float = _SECONDS) -> None:
-    """Wait until every partition of the topic has a leader and so many replicas in sync."""
+def wait_until(condition: Callable[[], bool], failure: Callable[[], str], seconds: float = _SECONDS) -> None:
+    """Wait until the condition holds. `failure` describes the state if it never does."""
     deadline = time.monotonic() + seconds
-    while True:
-        state = describe(cluster, topic)
-        if state and all(leader >= 0 and len(isr) == size for leader, isr in state.values()):
-            return
-        assert time.monotonic() < deadline, f"the partitions are {state}; {size} replicas should be in sync"
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds:g} s: {failure()}"
         time.sleep(0.05)
+
+
+class SeenPartition(NamedTuple):
+    """A partition as a broker describes it."""
+
+    leader: int  # -1 for none
+    isr: list[int]
+    leader_epoch: int
+
+
+def leaders(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, int]:
+    """Return the leader of each partition, -1 where there is none."""
+    return {partition: seen.leader for partition, seen in describe(cluster, topic, of).items()}
+
+
+def describe(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, SeenPartition]:
+    """Return the partitions of a topic as one of the brokers `of` describes them, by default any that runs. The broker
+    is asked at its own port, so it answers though its links are cut. Return nothing if the topic is unknown."""
+    for node_id, broker in cluster.brokers.items():
+        if not broker.is_running or broker.is_paused or (of is not None and node_id not in of):
+            continue
+        try:
+            with RawClient(broker.port, seconds=_ASK_SECONDS) as client:
+                wanted = {"topics": [{"name": topic}], "response_partition_limit": 2000}
+                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+        except (OSError, ClosedByBrokerError):
+            continue
+        return {
+            each.partition_index: SeenPartition(each.leader_id, sorted(each.isr_nodes), each.leader_epoch)
+            for each in described.partitions
+        }
+    return {}
+
+
+def wait_for_isr(
+    cluster: LabCluster, topic: str, size: int, seconds: float = _SECONDS, of: Collection[int] | None = None
+) -> None:
+    """Wait until every partition of the topic has a leader and so many replicas in sync."""
+
+    def is_complete() -> bool:
+        nonlocal state
+        state = describe(cluster, topic, of)
+        return bool(state) and all(seen.leader >= 0 and len(seen.isr) == size for seen in state.values())
+
+    state: dict[int, SeenPartition] = {}
+    wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
+
+
+def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
+    """Wait until all brokers have the same bytes in their replicas of the topic, which nobody writes to any more."""
+
+    def sizes(partition: int) -> list[int]:
+        return [len(replica(broker.data_dir, topic, partition)) for broker in cluster.brokers.values()]
+
+    def are_equal(partition: int) -> bool:
+        first, *others = (replica(broker.data_dir, topic, partition) for broker in cluster.brokers.values())
+        return bool(first) and all(other == first for other in others)
+
+    for partition in range(partitions):
+        wait_until(
+            lambda: are_equal(partition),  # noqa: B023 - called in this round only
+            lambda: f"the replicas of {topic}-{partition} differ: {sizes(partition)} bytes",  # noqa: B023
+            seconds,
+        )
+
+
+def replica(data_dir: Path, topic: str, partition: int) -> bytes:
+    """Return the bytes of all segments of a replica."""
+    return b"".join(segments(data_dir, topic, partition).values())
 
 
 def segments(data_dir: Path, topic: str, partition: int) -> dict[str, bytes]:
