@@ -7,35 +7,19 @@ from stratalog.lab.cluster import LabCluster
 from stratalog.protocol.error_codes import ErrorCode
 from tests.cluster.raw import DirectProducer
 from tests.cluster.traffic import (
+    HANGING,
     Traffic,
+    check,
     create_topic,
-    describe,
     leaders,
     replica,
-    wait_for_equal_replicas,
     wait_for_isr,
+    wait_for_successors,
     wait_until,
 )
 
 PARTITIONS = 3
-HANGING = {"socket.timeout.ms": 4000}  # how long the client waits for a broker that does not answer
 ZOMBIE = b"-1"
-
-
-def check(cluster: LabCluster, traffic: Traffic) -> None:
-    assert traffic.errors == []
-    traffic.check()
-    wait_for_equal_replicas(cluster, traffic.topic, traffic.partitions)
-
-
-def wait_for_successors(cluster: LabCluster, topic: str, victim: int) -> None:
-    """Wait until the other brokers know leaders of all partitions that are not `victim`."""
-    others = [node_id for node_id in cluster.brokers if node_id != victim]
-    for observer in others:
-        wait_until(
-            lambda: not {-1, victim} & set(leaders(cluster, topic, [observer]).values() or [-1]),  # noqa: B023
-            lambda: f"broker {observer} sees {describe(cluster, topic, [observer])}, without broker {victim}",  # noqa: B023
-        )
 
 
 def test_acknowledged_records_survive_a_leader_that_is_killed(linked_cluster: LabCluster) -> None:

@@ -21,6 +21,9 @@ from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
 _SECONDS = 60.0
 _ASK_SECONDS = 5.0
 
+HANGING = {"socket.timeout.ms": 4000}
+"""Settings of a client that soon gives up on a broker that does not answer."""
+
 
 class Acknowledged(NamedTuple):
     """A record that the cluster has acknowledged."""
@@ -100,12 +103,13 @@ class Traffic:
         left = self._producer.flush(_SECONDS if kind is None else 0)
         assert kind is not None or left == 0, f"{left} records got no answer"
 
-    def check(self) -> None:
-        """Read everything, and compare it with the history: nothing is lost, doubled, or out of order."""
+    def check(self, *, ignoring: bytes | None = None) -> None:
+        """Read everything, and compare it with the history: nothing is lost, doubled, or out of order. Records with the
+        value `ignoring` may be there: others than this client wrote them."""
         read = read_all(self.cluster.bootstrap_servers, self.topic, self.partitions)
         for partition in range(self.partitions):
             records = read[partition]
-            numbers = [int(value) for value in records.values()]
+            numbers = [int(value) for value in records.values() if value != ignoring]
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
             assert len(set(numbers)) == len(numbers), f"partition {partition} has a record twice"
             for each in self.acknowledged:
@@ -149,13 +153,37 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, d
         consumer.close()
 
 
-def create_topic(cluster: LabCluster, topic: str, partitions: int = 1, replicas: int = 3, **settings: str) -> None:
-    """Create a topic, and wait until all of its partitions have leaders and full ISRs."""
+def create_topic(
+    cluster: LabCluster,
+    topic: str,
+    partitions: int = 1,
+    replicas: int = 3,
+    *,
+    assignment: list[list[int]] | None = None,
+    in_sync: int | None = None,
+    **settings: str,
+) -> None:
+    """Create a topic, and wait until all of its partitions have leaders, and full ISRs or `in_sync` replicas in
+    them. With an assignment, `replicas` is not used."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dotted)
+    placed: dict[str, Any] = {"replication_factor": replicas} if assignment is None else {}
+    if assignment is not None:
+        placed["replica_assignment"] = assignment
+    new = NewTopic(topic, num_partitions=partitions, config=dotted, **placed)
     admin.create_topics([new], request_timeout=30)[topic].result(30)
-    wait_for_isr(cluster, topic, replicas)
+    wait_for_isr(cluster, topic, in_sync or replicas)
+
+
+def delete_topic(cluster: LabCluster, topic: str) -> None:
+    """Delete a topic, and wait until every broker that runs has forgotten it."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([topic], request_timeout=30)[topic].result(30)
+    for node_id in cluster.brokers:
+        wait_until(
+            lambda: not describe(cluster, topic, [node_id]),  # noqa: B023 - called in this round only
+            lambda: f"broker {node_id} still knows {topic}",  # noqa: B023
+        )
 
 
 def wait_until(condition: Callable[[], bool], failure: Callable[[], str], seconds: float = _SECONDS) -> None:
@@ -199,14 +227,21 @@ def describe(cluster: LabCluster, topic: str, of: Collection[int] | None = None)
 
 
 def wait_for_isr(
-    cluster: LabCluster, topic: str, size: int, seconds: float = _SECONDS, of: Collection[int] | None = None
+    cluster: LabCluster,
+    topic: str,
+    size: int,
+    seconds: float = _SECONDS,
+    *,
+    of: Collection[int] | None = None,
+    at_least: bool = False,
 ) -> None:
-    """Wait until every partition of the topic has a leader and so many replicas in sync."""
+    """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
 
     def is_complete() -> bool:
         nonlocal state
         state = describe(cluster, topic, of)
-        return bool(state) and all(seen.leader >= 0 and len(seen.isr) == size for seen in state.values())
+        sizes = [len(seen.isr) for seen in state.values() if seen.leader >= 0]
+        return bool(state) and len(sizes) == len(state) and (min(sizes) >= size if at_least else set(sizes) == {size})
 
     state: dict[int, SeenPartition] = {}
     wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
@@ -227,6 +262,23 @@ def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, se
             lambda: are_equal(partition),  # noqa: B023 - called in this round only
             lambda: f"the replicas of {topic}-{partition} differ: {sizes(partition)} bytes",  # noqa: B023
             seconds,
+        )
+
+
+def check(cluster: LabCluster, traffic: Traffic) -> None:
+    """Check that no record failed, was lost or doubled, and that the replicas become equal."""
+    assert traffic.errors == []
+    traffic.check()
+    wait_for_equal_replicas(cluster, traffic.topic, traffic.partitions)
+
+
+def wait_for_successors(cluster: LabCluster, topic: str, victim: int) -> None:
+    """Wait until the other brokers know leaders of all partitions that are not `victim`."""
+    others = [node_id for node_id in cluster.brokers if node_id != victim]
+    for observer in others:
+        wait_until(
+            lambda: not {-1, victim} & set(leaders(cluster, topic, [observer]).values() or [-1]),  # noqa: B023
+            lambda: f"broker {observer} sees {describe(cluster, topic, [observer])}, without broker {victim}",  # noqa: B023
         )
 
 
