@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
@@ -84,9 +85,8 @@ class ClusterMember:
         known = store.read_cluster_id(config.node_id)
         await session.start()
         try:
-            registration = Registration(
-                config.node_id, address.host, address.port, cluster.broker_rack, directory.lost_tail
-            )
+            lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
+            registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
             if known is None:
                 store.save_cluster_id(config.node_id, metadata.view.cluster_id)
@@ -146,3 +146,9 @@ class ClusterMember:
             await self.metadata.leave()
         finally:
             await self._session.close()
+
+
+async def _was_registered(session: ZooKeeperSession, node_id: int) -> bool:
+    """Return whether a broker with this node id was in the cluster before. If its data directory is new, it has lost
+    all records, and must not lead because of the log that it had."""
+    return await session.get(znodes.registration_path(node_id)) is not None
