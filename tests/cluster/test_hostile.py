@@ -120,7 +120,6 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         "/brokers/registrations/2",
         "/brokers/registrations/3",
         "/producer_ids",
-        "/cluster/id",
     ]
     with Traffic(cluster, "buried", PARTITIONS) as traffic:
         traffic.wait_for_more()
@@ -149,6 +148,10 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
             contents.pop(path)  # unreadable ones are written again when the brokers register again
         for path, content in contents.items():
             kazoo.set(path, content)
+        cluster_id = kazoo.get("/cluster/id")[0]
+        kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
+        traffic.wait_for_more()
+        kazoo.set("/cluster/id", cluster_id)
         for node_id in cluster.brokers:  # each leads something, and each of them has to be elected again
             cluster.broker(node_id).kill()
             wait_for_successors(cluster, "buried", node_id)

@@ -55,7 +55,7 @@ class Threads(WorkerThreads):
 
 def test_records_count_as_replicated_though_another_leader_replaced_them_during_the_flush(tmp_path: Path) -> None:
     directory = LogDirectory.open(tmp_path, LogConfig(flush_messages=1), background=False, in_cluster=True)
-    context = ReplicaContext(0, ManualClock(), lambda: True, lambda: 1000)
+    context = ReplicaContext(0, ManualClock(), lambda: True, lambda: 1000, lambda _: None)
     key = PartitionId(uuid.uuid4(), 0)
 
     async def run() -> ErrorCode:

@@ -32,20 +32,45 @@ logger = logging.getLogger(__name__)
 
 OnReplicated = Callable[[ErrorCode], None]
 
+_MOST_REPORTED = 100
+
 
 class ReplicaContext:
     """What the partitions of a broker have in common."""
 
-    def __init__(self, node_id: int, clock: Clock, can_lead: Callable[[], bool], lag_max_ms: Callable[[], int]) -> None:
-        """`can_lead` is False from the moment on when another broker may lead what this one leads."""
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        can_lead: Callable[[], bool],
+        lag_max_ms: Callable[[], int],
+        broker_epoch_of: Callable[[int], int | None],
+    ) -> None:
+        """`can_lead` is False from the moment on when another broker may lead what this one leads. `broker_epoch_of`
+        returns the broker epoch under which a broker is registered, None if it is not."""
         self.node_id = node_id
         self.clock = clock
         self.can_lead = can_lead
         self.lag_max_ms = lag_max_ms
+        self.broker_epoch_of = broker_epoch_of
+        self._refused_replicas: set[int] = set()
         self.on_follower_caught_up: Callable[[ReplicatedPartition, int], None] = lambda _partition, _replica: None
 
     def now_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
+
+    def report_refused(self, partition: ReplicatedPartition, replica: int, broker_epoch: int) -> None:
+        """Log a fetch that is not from a replica, once for each node id: a client can send any number of them, and a
+        broker that has just registered may be ahead of this broker's view."""
+        if replica not in self._refused_replicas and len(self._refused_replicas) < _MOST_REPORTED:
+            self._refused_replicas.add(replica)
+            logger.warning(
+                "%r: refused a fetch that claims to be replica %d with broker epoch %d; known here is broker epoch %s",
+                partition,
+                replica,
+                broker_epoch,
+                self.broker_epoch_of(replica),
+            )
 
 
 class ReplicatedPartition(Partition):
@@ -226,12 +251,14 @@ class ReplicatedPartition(Partition):
     # Followers
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or has registered again
-        since."""
+        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or is not registered
+        with this broker epoch: it has registered again since, or a client pretends to be this broker."""
         leadership = self.leadership
         assert leadership is not None
         end = self.log.log_end_offset
-        if not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+        is_registered = broker_epoch == self._context.broker_epoch_of(replica)
+        if not is_registered or not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+            self._context.report_refused(self, replica, broker_epoch)
             return False
         self._follower_starts[replica] = log_start_offset
         self._advance()
