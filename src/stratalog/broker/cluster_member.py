@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
@@ -90,9 +91,9 @@ class ClusterMember:
         known = store.read_cluster_id(config.node_id)
         await session.start()
         try:
-            # Without an id, the directory is new: a broker of this node id that had logs has lost them.
-            lost = directory.lost_tail or known is None
-            registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost)
+            # Without an id, the directory is new: a broker of this node id that was registered has lost its logs.
+            lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
+            registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
             return cls(config, session, metadata, store, directory, clock, on_loop)
         except BaseException:
@@ -177,3 +178,9 @@ class ClusterMember:
 def _report_failure(noting: asyncio.Future[None]) -> None:
     if not noting.cancelled() and (error := noting.exception()) is not None:
         logger.error("the data directory could not be marked as known to the cluster: %s", error)
+
+
+async def _was_registered(session: ZooKeeperSession, node_id: int) -> bool:
+    """Return whether a broker with this node id was in the cluster before. If its data directory is new, it has lost
+    all records, and must not lead because of the log that it had."""
+    return await session.get(znodes.registration_path(node_id)) is not None

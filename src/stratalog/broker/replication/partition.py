@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 OnReplicated = Callable[[ErrorCode], None]
 
+_MOST_REPORTED = 100
+
 
 class ReplicaContext:
     """What the partitions of a broker have in common."""
@@ -52,10 +54,24 @@ class ReplicaContext:
         self.clock = clock
         self.can_lead = can_lead
         self.lag_max_ms = lag_max_ms
+        self._refused_replicas: set[int] = set()
         self.on_follower_caught_up: Callable[[ReplicatedPartition, int], None] = lambda _partition, _replica: None
 
     def now_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
+
+    def report_refused(self, partition: ReplicatedPartition, replica: int, broker_epoch: int) -> None:
+        """Log a fetch that is not from a replica, once for each node id: a client can send any number of them, and a
+        broker that has just registered may be ahead of this broker's view."""
+        if replica not in self._refused_replicas and len(self._refused_replicas) < _MOST_REPORTED:
+            self._refused_replicas.add(replica)
+            logger.warning(
+                "%r: refused a fetch that claims to be replica %d with broker epoch %d; known here is broker epoch %s",
+                partition,
+                replica,
+                broker_epoch,
+                self.registered_epoch(replica),
+            )
 
 
 class ReplicatedPartition(Partition):
@@ -240,10 +256,10 @@ class ReplicatedPartition(Partition):
         its registration: it has registered again since, or it is not the broker that it claims to be."""
         leadership = self.leadership
         assert leadership is not None
-        if self._context.registered_epoch(replica) != broker_epoch:
-            return False
         end = self.log.log_end_offset
-        if not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+        is_registered = broker_epoch == self._context.registered_epoch(replica)
+        if not is_registered or not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+            self._context.report_refused(self, replica, broker_epoch)
             return False
         self._follower_starts[replica] = log_start_offset
         self._advance()
