@@ -25,11 +25,15 @@ from tests.cluster.traffic import (
     describe,
     wait_for_isr,
     wait_for_successors,
+    wait_until,
 )
+
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 2
 FAR = 10**15  # an offset that no log reaches
 _REPLICA_ID = struct.Struct(">i")  # the first field of Fetch below version 15
+REFUSES = "broker 3 can't register in its cluster again: znode /cluster/id"
 RUBBISH = b"\x00\xff rubbish"
 
 
@@ -104,7 +108,6 @@ def test_client_that_claims_to_be_a_replica_is_believed(linked_cluster: LabClust
     check(cluster, traffic)
 
 
-@pytest.mark.slow
 def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
     cluster = linked_cluster
     create_topic(cluster, "buried", PARTITIONS)
@@ -149,9 +152,15 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         for path, content in contents.items():
             kazoo.set(path, content)
         cluster_id = kazoo.get("/cluster/id")[0]
+        wait_for_isr(cluster, "buried", 3)
         kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
+        kazoo.set("/brokers/ids/3", RUBBISH)
+        wait_until(lambda: REFUSES in cluster.broker(3).logs, lambda: "broker 3 should not be able to register")
+        wait_for_successors(cluster, "buried", 3)
         traffic.wait_for_more()
         kazoo.set("/cluster/id", cluster_id)
+        wait_for_isr(cluster, "buried", 3)
+        assert cluster.broker(3).logs.count(REFUSES) == 1
         for node_id in cluster.brokers:  # each leads something, and each of them has to be elected again
             cluster.broker(node_id).kill()
             wait_for_successors(cluster, "buried", node_id)
@@ -167,7 +176,6 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         assert "Traceback" not in broker.logs
 
 
-@pytest.mark.slow
 def test_brokers_that_do_not_belong_to_the_cluster_join_it(
     linked_cluster: LabCluster, kazoo: KazooClient, tmp_path: Path
 ) -> None:
