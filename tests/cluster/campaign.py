@@ -51,12 +51,14 @@ class Campaign:
         self.slowest = 0.0
         """The most seconds from the begin of a fault until all partitions took writes again."""
         self._random = random.Random(seed)
+        self._counts: dict[str, int] = {}
         self._cluster = LabCluster(where, settings=_SETTINGS, links=True)
         self._report = report
 
     def run(self, counts: Mapping[str, int], seconds: float, tick: Callable[[], None] = lambda: None) -> None:
         """Run so many rounds of each kind, in random order, and begin no round after `seconds`."""
-        kinds = [kind for kind in KINDS for _ in range(counts.get(kind, 0))]
+        self._counts = {kind: counts.get(kind, 0) for kind in KINDS}
+        kinds = [kind for kind, count in self._counts.items() for _ in range(count)]
         self._random.shuffle(kinds)
         deadline = time.monotonic() + seconds
         try:
@@ -92,7 +94,9 @@ class Campaign:
                 wait_for_isr(self._cluster, topic, 3, _SECONDS)
             check(self._cluster, traffic)
         except Exception as error:
-            raise AssertionError(f"seed {self.seed}, {what}: {type(error).__name__}: {error}") from error
+            raise AssertionError(
+                f"seed {self.seed} with {self._counts}, {what}: {type(error).__name__}: {error}"
+            ) from error
         self.acknowledged += len(traffic.acknowledged)
 
     def _strike(self, kind: str, topic: str) -> str:
