@@ -103,18 +103,32 @@ class Campaign:
         """Cause a fault and end it. Return its description."""
         rng, cluster = self._random, self._cluster
         partition, chance, outage = rng.randrange(PARTITIONS), rng.random(), rng.uniform(0.0, _LONGEST_OUTAGE)
+        wait_for_isr(cluster, topic, 2, _SECONDS, at_least=True)
+        leader = leaders(cluster, topic).get(partition, -1)
+        victim = leader if leader in cluster.brokers else 1
         if kind == "zookeeper":
             cluster.zookeeper.kill()
-            time.sleep(outage)
+            time.sleep(outage / 2)
+            if chance < 0.4:
+                cluster.broker(victim).kill()
+            time.sleep(outage / 2)
             cluster.zookeeper.start()
-            return f"ZooKeeper was away for {outage:.1f} s"
-        wait_for_isr(cluster, topic, 2, _SECONDS, at_least=True)
-        victim = leaders(cluster, topic)[partition]
+            if chance < 0.4:
+                cluster.broker(victim).start()
+            return f"ZooKeeper was away for {outage:.1f} s" + (f", leader {victim} was killed" if chance < 0.4 else "")
         if kind == "stop":
             cluster.broker(victim).pause()
-            time.sleep(outage)
+            time.sleep(outage / 2)
+            other = victim % len(cluster.brokers) + 1
+            if chance < 0.3:
+                cluster.broker(other).kill()
+            time.sleep(outage / 2)
             cluster.broker(victim).resume()
-            return f"broker {victim} was paused for {outage:.1f} s"
+            if chance < 0.3:
+                cluster.broker(other).start()
+            return f"broker {victim} was paused for {outage:.1f} s" + (
+                f", broker {other} was killed" if chance < 0.3 else ""
+            )
         if kind == "cut":
             links = cluster.links[victim]
             chosen = [[links.zookeeper], [links.listener], list(links)][int(3 * chance)]
