@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -202,3 +203,22 @@ def test_waiting_fetches_outlast_a_leadership(lab: PartitionLab) -> None:
         assert [fetch.done.done() for fetch in waiting] == [True, True]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("replica", "broker_epoch"), [(2, -1), (2, 1), (2, 3), (2, 2**62), (1, 1), (3, 12), (7, 7), (99, -1)]
+)
+def test_fetch_that_is_not_from_a_registered_replica_commits_records(
+    lab: PartitionLab, replica: int, broker_epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(3, 12) is a replica that is not registered, (7, 7) a broker without a replica."""
+    del lab.registered[3]
+    partition = lab.lead(state(isr=(1, 2)))
+    outcomes = outcomes_of(lab, lab.append(b"1"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert not lab.fetch(replica, 1, broker_epoch=broker_epoch)
+    assert (partition.high_watermark, outcomes) == (0, [])
+    assert len([record for record in caplog.records if f"claims to be replica {replica} " in record.message]) == 1
+    assert lab.fetch(2, 1), "the real follower is refused"
+    assert (partition.high_watermark, outcomes) == (1, [(1, ErrorCode.none)])
