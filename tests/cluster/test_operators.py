@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -45,7 +46,9 @@ def done(*arguments: object) -> str:
 
 
 def status() -> dict[str, Any]:
-    (row,) = json_of("cluster", "status")
+    result = invoke("cluster", "status", "--json")
+    assert result.stdout, result.stderr or repr(result.exception)
+    row: dict[str, Any] = json.loads(result.stdout)
     return row
 
 
