@@ -167,7 +167,7 @@ def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(operated: 
     assert "broker 9, which is not in the cluster; it has 1, 2, 3" in one_line_error(
         invoke("topic", "reassign", "--drain", 9)
     )
-    assert "orders-0 has 2 replicas, and 1 brokers may hold them" in one_line_error(
+    assert "orders-0 has 2 replicas, and 1 broker may hold them" in one_line_error(
         invoke("topic", "reassign", "--brokers", "1")
     )
     with Admin(operated.bootstrap_servers) as admin:

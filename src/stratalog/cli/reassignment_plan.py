@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from stratalog.cli.wording import pluralize
 from stratalog.topic_partition import TopicPartition
 
 Assignment: TypeAlias = Mapping[TopicPartition, tuple[int, ...]]
@@ -48,8 +49,8 @@ class _Plan:
         for partition, replicas in assignment.items():
             if len(replicas) > len(targets):
                 raise ImpossiblePlanError(
-                    f"{partition} has {len(replicas)} replicas, and {len(targets)} brokers may hold them; name more "
-                    "brokers"
+                    f"{partition} has {pluralize(len(replicas), 'replica')}, and {pluralize(len(targets), 'broker')} "
+                    "may hold them; leave more brokers"
                 )
         self._before = assignment
         self._replicas = {partition: list(replicas) for partition, replicas in assignment.items()}
