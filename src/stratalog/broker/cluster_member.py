@@ -1,4 +1,4 @@
-"""What a broker of a cluster has beyond a single one: its session with ZooKeeper, its part in deciding, its replicas.
+"""The parts of a broker that only a cluster needs: its session with ZooKeeper, the controller, its replicas.
 
 Start: connect to ZooKeeper, register, read the metadata, open the logs, lead and follow. Stop: give the leaderships to
 other brokers first, so that clients notice nothing, and then leave.

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stratalog.broker.controller.assignment import place
+from stratalog.broker.controller.assignment import assign_replicas
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic
 from stratalog.broker.metadata.cluster_view import ClusterTopic, ClusterView, PartitionId
 from stratalog.broker.metadata.topics import DEFAULT_REPLICATION, Assignment, RequestedTopic, Topic, TopicRegistry
@@ -116,15 +116,15 @@ class ClusterTopics(TopicRegistry):
             factor = topic.replication_factor
             if factor == DEFAULT_REPLICATION:
                 factor = self._default_replication_factor
-            assignment = self._place(topic.partition_count, factor)
+            assignment = self._assign_replicas(topic.partition_count, factor)
         topic_id = topic.id or uuid.uuid4()
         config = self._config_of(Topic(topic.name, topic_id, topic.partition_count, topic.settings))
         return NewTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)
 
-    def _place(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
+    def _assign_replicas(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
         brokers = self._metadata.view.brokers
         racks = {broker.node_id: broker.rack for broker in brokers.values()}
-        return place(partition_count, factor, racks, random.randrange(max(len(racks), 1)), first_partition)
+        return assign_replicas(partition_count, factor, racks, random.randrange(max(len(racks), 1)), first_partition)
 
     def add_partitions_to_all(
         self, totals: Iterable[tuple[str, int]], assignments: Mapping[str, Assignment] | None = None
@@ -137,7 +137,7 @@ class ClusterTopics(TopicRegistry):
                 assignment = (assignments or {}).get(name)
                 if assignment is None:
                     new = total - topic.partition_count
-                    assignment = self._place(new, self.replication_factor(name), topic.partition_count)
+                    assignment = self._assign_replicas(new, self.replication_factor(name), topic.partition_count)
                 self._run(self._metadata.add_partitions(name, assignment))
                 outcomes.append(self._known(name))
             except StratalogError as error:

@@ -1,4 +1,4 @@
-"""The brokers that clients are told of, and where each partition is: for the APIs that describe a cluster.
+"""The brokers of a cluster and where each partition is, for the APIs that describe a cluster to clients.
 
 A single broker is a cluster of one: it is its own controller, and the only replica of every partition.
 """

@@ -37,7 +37,7 @@ _MOST_REPORTED = 100
 
 
 class ReplicaContext:
-    """What the partitions of a broker have in common."""
+    """The broker, as all of its partitions see it."""
 
     def __init__(
         self,

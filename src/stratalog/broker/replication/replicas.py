@@ -237,12 +237,12 @@ class Replicas:
     async def _open(self, view: ClusterView, roles: list[_Role]) -> None:
         settings = {topic.id: topic.settings for topic in view.topics.values()}
         for start in range(0, len(roles), _PORTION):
-            wanted = [
+            portion = [
                 (role.partition, self._topic_config(settings[role.partition.id.topic_id]))
                 for role in roles[start : start + _PORTION]
             ]
-            logs = await self._in_roles_thread(partial(self._open_logs, wanted))
-            for (partition, _), log in zip(wanted, logs, strict=True):
+            logs = await self._in_roles_thread(partial(self._open_logs, portion))
+            for (partition, _), log in zip(portion, logs, strict=True):
                 if isinstance(log, StratalogError):
                     logger.error("%s-%d is offline: %s", partition.topic, partition.index, log)
                     partition.is_offline = True
@@ -253,16 +253,16 @@ class Replicas:
                 partition.restore_high_watermark(self._directory.high_watermarks.get(name))
                 self._opened.add(partition.id)
 
-    def _open_logs(self, wanted: list[tuple[ReplicatedPartition, LogConfig]]) -> list[Log | StratalogError]:
+    def _open_logs(self, partitions: list[tuple[ReplicatedPartition, LogConfig]]) -> list[Log | StratalogError]:
         """Create and open logs. Return each log, or the error. Runs in a thread."""
-        ids = {TopicPartition(each.topic, each.index): each.id.topic_id for each, _ in wanted}
+        ids = {TopicPartition(each.topic, each.index): each.id.topic_id for each, _ in partitions}
         on_disk = set(self._directory.partitions())
         for name, topic_id in ids.items():  # a topic of the same name may have been deleted while this broker was away
             if name in on_disk and self._directory.topic_id(*name) not in (None, topic_id):
                 self._directory.set_aside(*name)
         unmade = self._directory.make_all(ids)
         logs: list[Log | StratalogError] = []
-        for (name, topic_id), (_, config) in zip(ids.items(), wanted, strict=True):
+        for (name, topic_id), (_, config) in zip(ids.items(), partitions, strict=True):
             try:
                 if name in unmade:
                     raise unmade[name]
