@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from stratalog.broker.apis.cluster_replicas import ClusterReplicaApis
+from stratalog.broker.apis.controller import ControllerApis
+from stratalog.broker.controller.administration import unregister
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.live_settings import ChangedSettings
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
+from stratalog.broker.metadata.cluster_settings import ClusterSettings
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
 from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
+from stratalog.broker.requests import ApiFamily
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
 from stratalog.clock import Clock
@@ -32,6 +39,7 @@ class ClusterMember:
     def __init__(
         self,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         session: ZooKeeperSession,
         metadata: ClusterMetadata,
         directory: LogDirectory,
@@ -40,12 +48,14 @@ class ClusterMember:
     ) -> None:
         """Callers use join()."""
         self._config = config
+        self._current = current
         self._session = session
         self._directory = directory
+        self._clock = clock
         self.metadata = metadata
         self.topics = ClusterTopics(
             metadata,
-            lambda: config.log_defaults,
+            lambda: current().log_defaults,
             default_replication_factor=config.default_replication_factor,
             most_partitions=config.stratalog_max_partitions,
             on_loop=on_loop,
@@ -58,7 +68,7 @@ class ClusterMember:
             config.cluster,
             config.node_id,
             clock,
-            lambda settings: topic_config(config.log_defaults, settings),
+            lambda settings: topic_config(current().log_defaults, settings),
         )
         self.controller = Controller(metadata, session, unclean=self._allows_unclean)
 
@@ -66,13 +76,15 @@ class ClusterMember:
     async def join(
         cls,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         store: MetadataStore,
         directory: LogDirectory,
         address: Address,
         clock: Clock,
         on_loop: Callable[[Callable[[], None]], None],
     ) -> ClusterMember:
-        """Register the broker, whose clients connect to `address`. Raises ZooKeeperError and StorageError."""
+        """Register the broker, whose clients connect to `address`. `current` returns its settings after changes that
+        were made while it ran. Raises ZooKeeperError and StorageError."""
         cluster = config.cluster
         assert cluster.zookeeper_connect is not None
         session = ZooKeeperSession(
@@ -90,7 +102,7 @@ class ClusterMember:
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
             if known is None:
                 store.save_cluster_id(config.node_id, metadata.view.cluster_id)
-            return cls(config, session, metadata, directory, clock, on_loop)
+            return cls(config, current, session, metadata, directory, clock, on_loop)
         except BaseException:
             await session.close()
             raise
@@ -101,6 +113,19 @@ class ClusterMember:
         await self.replicas.start()
         self.controller.start()
         self._forget_lost_tail()
+
+    def apis(self) -> Sequence[ApiFamily]:
+        """Return the API families whose answers depend on the cluster's metadata, instead of those of a single
+        broker."""
+        metadata = self.metadata
+        return (
+            ClusterReplicaApis(self.topics, metadata, self._directory.path),
+            ControllerApis(self.membership, self._clock, partial(unregister, metadata)),
+        )
+
+    @property
+    def changed_settings(self) -> ChangedSettings:
+        return ClusterSettings(self.metadata, self.topics.run)
 
     def _forget_lost_tail(self) -> None:
         """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
@@ -113,7 +138,7 @@ class ClusterMember:
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
         settings = {} if known is None else known.settings
-        return topic_config(self._config.log_defaults, settings).unclean_leader_election_enable
+        return topic_config(self._current().log_defaults, settings).unclean_leader_election_enable
 
     async def hand_over(self) -> None:
         """Give the leaderships to other brokers, where there are any that have all records."""

@@ -63,6 +63,11 @@ class _Copied(NamedTuple):
     records: memoryview
     diverging: EpochEnd | None
 
+    @property
+    def changes_log(self) -> bool:
+        has_deleted = self.log_start_offset > self.partition.log.log_start_offset
+        return bool(len(self.records) or self.diverging or self.error or has_deleted)
+
 
 class ReplicaFetcher:
     def __init__(
@@ -244,7 +249,7 @@ class ReplicaFetcher:
                 except StratalogError as error:
                     failures[copied.partition.id] = error
 
-        if any(len(copied.records) or copied.diverging or copied.error for copied in work):
+        if any(copied.changes_log for copied in work):
             self._is_appending = True
             try:
                 await asyncio.shield(asyncio.ensure_future(self._in_thread(change_logs)))
