@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from stratalog.client import Producer
@@ -37,7 +38,12 @@ def reader(cluster: LabCluster, log_dirs: str | None = None) -> StratalogBatchRe
 
 
 def rows(each: StratalogBatchReader) -> list[Row]:
-    return sorted(row for task in each.partitions() for batch in each.read(task) for row in rows_in(batch))
+    return in_order(each, each.partitions())
+
+
+def in_order(each: StratalogBatchReader, partitions: Sequence[InputPartition]) -> list[Row]:
+    read = (row for task in partitions for batch in each.read(task) for row in rows_in(batch))
+    return sorted(read, key=lambda row: (row["partition"], row["offset"]))
 
 
 def tasks(each: StratalogBatchReader) -> list[ScanPartition]:
@@ -64,8 +70,7 @@ def test_tasks_lose_rows_when_a_leader_is_killed_or_read_files_that_are_not_in_s
     planned_tasks = planned.partitions()
     killer.start()
     for _ in range(3):
-        seen = sorted(row for task in planned_tasks for batch in planned.read(task) for row in rows_in(batch))
-        assert seen == expected
+        assert in_order(planned, planned_tasks) == expected
     killer.join()
     wait_for_isr(cluster, "orders", 2)
 

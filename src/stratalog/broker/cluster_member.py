@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from stratalog.broker.apis.cluster_replicas import ClusterReplicaApis
+from stratalog.broker.apis.controller import ControllerApis
+from stratalog.broker.controller.administration import unregister
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.live_settings import ChangedSettings
 from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
+from stratalog.broker.metadata.cluster_settings import ClusterSettings
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
 from stratalog.broker.metadata.session import ZooKeeperSession
@@ -20,6 +26,7 @@ from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.znodes import UnreadableZnodeError
 from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
+from stratalog.broker.requests import ApiFamily
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
 from stratalog.clock import BootClock, Clock
@@ -35,6 +42,7 @@ class ClusterMember:
     def __init__(
         self,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         session: ZooKeeperSession,
         metadata: ClusterMetadata,
         store: MetadataStore,
@@ -45,14 +53,16 @@ class ClusterMember:
         """Callers use join()."""
         self._store = store
         self._config = config
+        self._current = current
         self._session = session
         self._directory = directory
         self._has_noted_loss = False
         self._rebalancing: asyncio.Task[None] | None = None
+        self._clock = clock
         self.metadata = metadata
         self.topics = ClusterTopics(
             metadata,
-            lambda: config.log_defaults,
+            lambda: current().log_defaults,
             default_replication_factor=config.default_replication_factor,
             most_partitions=config.stratalog_max_partitions,
             on_loop=on_loop,
@@ -65,7 +75,7 @@ class ClusterMember:
             config.cluster,
             config.node_id,
             clock,
-            lambda settings: topic_config(config.log_defaults, settings),
+            lambda settings: topic_config(current().log_defaults, settings),
         )
         self.controller = Controller(metadata, session, unclean=self._allows_unclean)
 
@@ -73,13 +83,15 @@ class ClusterMember:
     async def join(
         cls,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         store: MetadataStore,
         directory: LogDirectory,
         address: Address,
         clock: Clock,
         on_loop: Callable[[Callable[[], None]], None],
     ) -> ClusterMember:
-        """Register the broker, whose clients connect to `address`. Raises ZooKeeperError and StorageError."""
+        """Register the broker, whose clients connect to `address`. `current` returns its settings after changes that
+        were made while it ran. Raises ZooKeeperError and StorageError."""
         cluster = config.cluster
         assert cluster.zookeeper_connect is not None
         session = ZooKeeperSession(
@@ -95,7 +107,7 @@ class ClusterMember:
             lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
             registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
-            return cls(config, session, metadata, store, directory, clock, on_loop)
+            return cls(config, current, session, metadata, store, directory, clock, on_loop)
         except BaseException:
             await session.close()
             raise
@@ -108,6 +120,19 @@ class ClusterMember:
         self._forget_loss()
         if self._config.cluster.auto_leader_rebalance_enable:
             self._rebalancing = asyncio.create_task(self._rebalance(), name="preferred leaders")
+
+    def apis(self) -> Sequence[ApiFamily]:
+        """Return the API families whose answers depend on the cluster's metadata, instead of those of a single
+        broker."""
+        metadata = self.metadata
+        return (
+            ClusterReplicaApis(self.topics, metadata, self._directory.path),
+            ControllerApis(self.membership, self._clock, partial(unregister, metadata)),
+        )
+
+    @property
+    def changed_settings(self) -> ChangedSettings:
+        return ClusterSettings(self.metadata, self.topics.run)
 
     def _forget_loss(self) -> None:
         """Note in the data directory that the controller knows which records this broker has lost, in a power cut or
@@ -138,7 +163,7 @@ class ClusterMember:
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
         settings = {} if known is None else known.settings
-        return topic_config(self._config.log_defaults, settings).unclean_leader_election_enable
+        return topic_config(self._current().log_defaults, settings).unclean_leader_election_enable
 
     async def hand_over(self) -> None:
         """Give the leaderships to other brokers, where there are any that have all records."""

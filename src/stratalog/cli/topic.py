@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_topic
@@ -297,7 +298,7 @@ def _show(output: Output, topic: Row) -> None:
         "replicas": lambda partition: ",".join(map(str, partition["replicas"])),
         "in sync": lambda partition: ",".join(map(str, partition["isr"])) or None,
         **{
-            name: lambda partition, name=name: ",".join(map(str, partition[name])) or None
+            name: partial(_broker_list, name)
             for name in ("offline", "eligible")
             if any(partition[name] for partition in partitions)
         },
@@ -326,3 +327,7 @@ def _sizes(admin: Admin, info: TopicInfo, partitions: list[TopicPartition]) -> d
         for key, replica in directory.replicas.items()
         if leaders.get(key) == broker and not replica.is_future
     }
+
+
+def _broker_list(name: str, partition: Row) -> str | None:
+    return ",".join(map(str, partition[name])) or None

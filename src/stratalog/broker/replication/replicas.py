@@ -27,6 +27,7 @@ from stratalog.broker.replication.isr_changes import IsrChanges
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
 from stratalog.clock import Clock
 from stratalog.errors import StorageError, StratalogError
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.storage.config import LogConfig
 from stratalog.storage.log import Log
 from stratalog.storage.log_directory import LogDirectory
@@ -67,6 +68,9 @@ class Replicas:
         self._context = ReplicaContext(
             node_id, clock, metadata.can_lead, lambda: config.replica_lag_time_max_ms, self._registered_epoch
         )
+        self._context.leader_of = self._leader_of
+        self._context.selects_by_rack = config.selects_by_rack
+        self._context.rack_of = self._rack_of
         self.isr_changes = IsrChanges(metadata, self._context, self._led)
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._opened: set[PartitionId] = set()
@@ -112,6 +116,18 @@ class Replicas:
 
     def _led(self) -> Iterable[ReplicatedPartition]:
         return (partition for partition in self._partitions.values() if partition.leadership is not None)
+
+    def _leader_of(self, partition: PartitionId) -> CurrentLeader | None:
+        view = self._metadata.view
+        state = view.states.get(partition)
+        leader = None if state is None else view.brokers.get(state.leader)
+        if state is None or leader is None:
+            return None
+        return CurrentLeader(leader.node_id, state.leader_epoch, leader.host, leader.port, leader.rack)
+
+    def _rack_of(self, node_id: int) -> str | None:
+        broker = self._metadata.view.brokers.get(node_id)
+        return None if broker is None else broker.rack
 
     @property
     def led_count(self) -> int:
