@@ -208,7 +208,7 @@ def test_brokers_that_do_not_belong_to_the_cluster_join_it(
 
 def topic_id_of(cluster: LabCluster, topic: str) -> bytes:
     with RawClient(cluster.broker(1).port) as client:
-        wanted = {"topics": [{"name": topic}], "response_partition_limit": 1}
-        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+        request = {"topics": [{"name": topic}], "response_partition_limit": 1}
+        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request).topics
     topic_id: uuid.UUID = described.topic_id
     return topic_id.bytes

@@ -27,6 +27,7 @@ from stratalog.storage.log_directory import LogDirectory
 logger = logging.getLogger(__name__)
 
 _HAND_OVER_SECONDS = 30.0
+_LEASE_CHECK_SECONDS = 1.0
 
 
 class ClusterMember:
@@ -62,6 +63,7 @@ class ClusterMember:
             lambda settings: topic_config(config.log_defaults, settings),
         )
         self.controller = Controller(metadata, session, unclean=self._allows_unclean)
+        self._lease_reports: asyncio.Task[None] | None = None
 
     @classmethod
     async def join(
@@ -101,6 +103,23 @@ class ClusterMember:
         await self.replicas.start()
         self.controller.start()
         self._forget_lost_tail()
+        self._lease_reports = asyncio.create_task(self._report_lease(), name="lease reports")
+
+    async def _report_lease(self) -> None:
+        """Log when this broker stops to lead because ZooKeeper does not respond, and when it can lead again."""
+        could_lead = True
+        while True:
+            await asyncio.sleep(_LEASE_CHECK_SECONDS)
+            can_lead = self.metadata.can_lead()
+            if could_lead and not can_lead:
+                logger.warning(
+                    "broker %d leads no partition now, and refuses requests for them: ZooKeeper has not confirmed its "
+                    "session in time, and other brokers may lead",
+                    self._config.node_id,
+                )
+            elif can_lead and not could_lead:
+                logger.info("broker %d can lead again: ZooKeeper has confirmed its session", self._config.node_id)
+            could_lead = can_lead
 
     def _forget_lost_tail(self) -> None:
         """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
@@ -140,6 +159,8 @@ class ClusterMember:
 
     async def stop(self) -> None:
         """Leave the cluster. The logs stay open, for the broker to close."""
+        if self._lease_reports is not None:
+            self._lease_reports.cancel()
         await self.controller.stop()
         await self.replicas.stop()
         try:
