@@ -151,6 +151,30 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         assert "Traceback" not in broker.logs
 
 
+def test_isr_can_change_again_after_rubbish_in_its_znode(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
+    cluster = linked_cluster
+    create_topic(cluster, "stuck", PARTITIONS, assignment=[[1, 2, 3], [2, 1, 3]])
+    topic_id = uuid.UUID(bytes=topic_id_of(cluster, "stuck"))
+    states = [f"/partitions/{topic_id}/{partition}" for partition in range(PARTITIONS)]
+    with Traffic(cluster, "stuck", PARTITIONS) as traffic:
+        traffic.wait_for_more()
+        contents = {path: kazoo.get(path)[0] for path in states}
+        for path in states:
+            kazoo.set(path, RUBBISH)
+        cluster.broker(3).kill()
+        for partition, leader in enumerate((1, 2)):
+            wait_until(
+                lambda: f"(stuck-{partition}): replicas [3] lag" in cluster.broker(leader).logs,  # noqa: B023
+                lambda: f"broker {leader} should notice that broker 3 is away",  # noqa: B023
+            )
+        for path, content in contents.items():
+            kazoo.set(path, content)
+        traffic.wait_for_more()
+        cluster.broker(3).start()
+        wait_for_isr(cluster, "stuck", 3)
+    check(cluster, traffic)
+
+
 def test_broker_whose_registration_is_rubbish_registers_again(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
     cluster = linked_cluster
     create_topic(cluster, "unregistered", PARTITIONS)

@@ -40,7 +40,7 @@ class OnePartition:
         return self._partition
 
 
-class InterruptingThreads(WorkerThreads):
+class Threads(WorkerThreads):
     """Runs `meanwhile` while a request waits for the disk."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ def test_records_count_as_replicated_though_another_leader_replaced_them_during_
             log.append_from_leader(build_batch([(None, b"of the new leader")], leader_epoch=6))
             partition.copied(1, 1)
 
-        threads = InterruptingThreads(lose_leadership)
+        threads = Threads(lose_leadership)
         produce = ProduceApi(
             cast(TopicRegistry, OnePartition(partition)),
             Counters(),
