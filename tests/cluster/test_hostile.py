@@ -35,6 +35,7 @@ PARTITIONS = 2
 FAR = 10**15  # an offset that no log reaches
 _REPLICA_ID = struct.Struct(">i")  # the first field of Fetch below version 15
 REFUSES = "broker 3 can't register in its cluster again: znode /cluster/id"
+REGISTERED = "is registered with broker epoch"
 RUBBISH = b"\x00\xff rubbish"
 
 
@@ -181,12 +182,20 @@ def test_broker_whose_registration_is_rubbish_registers_again(linked_cluster: La
     with Traffic(cluster, "unregistered", PARTITIONS) as traffic:
         traffic.wait_for_more()
         for path in ("/brokers/ids/1", "/brokers/ids/2", "/brokers/registrations/2", "/brokers/registrations/3"):
+            owner = cluster.broker(int(path[-1]))
+            registrations = owner.logs.count(REGISTERED)
             kazoo.set(path, RUBBISH)
+            kazoo.create("/brokers/ids/rubbish")  # brokers read the registrations when one comes or goes
+            kazoo.delete("/brokers/ids/rubbish")
+            wait_until(
+                lambda: owner.logs.count(REGISTERED) > registrations,  # noqa: B023
+                lambda: f"the owner of {path} should register again",  # noqa: B023
+            )
             traffic.wait_for_more()
             wait_for_isr(cluster, "unregistered", 3)
         cluster_id = kazoo.get("/cluster/id")[0]
         kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
-        kazoo.set("/brokers/ids/3", RUBBISH)
+        kazoo.delete("/brokers/ids/3")
         wait_until(lambda: REFUSES in cluster.broker(3).logs, lambda: "broker 3 should not be able to register")
         wait_for_successors(cluster, "unregistered", 3)
         traffic.wait_for_more()
