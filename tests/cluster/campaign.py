@@ -44,7 +44,14 @@ _SETTINGS = {
 class Campaign:
     """One cluster and its faults. An AssertionError names the round in which something was wrong."""
 
-    def __init__(self, where: Path, seed: int, report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        where: Path,
+        seed: int,
+        report: Callable[[str], None] = lambda _: None,
+        *,
+        dies_with_thread: bool = False,
+    ) -> None:
         self.seed = seed
         self.done: Counter[str] = Counter()
         self.acknowledged = 0
@@ -52,7 +59,7 @@ class Campaign:
         """The most seconds from the begin of a fault until all partitions took writes again."""
         self._random = random.Random(seed)
         self._counts: dict[str, int] = {}
-        self._cluster = LabCluster(where, settings=_SETTINGS, links=True)
+        self._cluster = LabCluster(where, settings=_SETTINGS, links=True, dies_with_thread=dies_with_thread)
         self._report = report
 
     def run(self, counts: Mapping[str, int], seconds: float, tick: Callable[[], None] = lambda: None) -> None:

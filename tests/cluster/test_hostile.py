@@ -35,6 +35,7 @@ PARTITIONS = 2
 FAR = 10**15  # an offset that no log reaches
 _REPLICA_ID = struct.Struct(">i")  # the first field of Fetch below version 15
 REFUSES = "broker 3 can't register in its cluster again: znode /cluster/id"
+REGISTERED = "is registered with broker epoch"
 RUBBISH = b"\x00\xff rubbish"
 
 
@@ -151,18 +152,50 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         assert "Traceback" not in broker.logs
 
 
+def test_isr_can_change_again_after_rubbish_in_its_znode(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
+    cluster = linked_cluster
+    create_topic(cluster, "stuck", PARTITIONS, assignment=[[1, 2, 3], [2, 1, 3]])
+    topic_id = uuid.UUID(bytes=topic_id_of(cluster, "stuck"))
+    states = [f"/partitions/{topic_id}/{partition}" for partition in range(PARTITIONS)]
+    with Traffic(cluster, "stuck", PARTITIONS) as traffic:
+        traffic.wait_for_more()
+        contents = {path: kazoo.get(path)[0] for path in states}
+        for path in states:
+            kazoo.set(path, RUBBISH)
+        cluster.broker(3).kill()
+        for partition, leader in enumerate((1, 2)):
+            wait_until(
+                lambda: f"(stuck-{partition}): replicas [3] lag" in cluster.broker(leader).logs,  # noqa: B023
+                lambda: f"broker {leader} should notice that broker 3 is away",  # noqa: B023
+            )
+        for path, content in contents.items():
+            kazoo.set(path, content)
+        traffic.wait_for_more()
+        cluster.broker(3).start()
+        wait_for_isr(cluster, "stuck", 3)
+    check(cluster, traffic)
+
+
 def test_broker_whose_registration_is_rubbish_registers_again(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
     cluster = linked_cluster
     create_topic(cluster, "unregistered", PARTITIONS)
     with Traffic(cluster, "unregistered", PARTITIONS) as traffic:
         traffic.wait_for_more()
         for path in ("/brokers/ids/1", "/brokers/ids/2", "/brokers/registrations/2", "/brokers/registrations/3"):
+            owner = cluster.broker(int(path[-1]))
+            registrations = owner.logs.count(REGISTERED)
             kazoo.set(path, RUBBISH)
+            kazoo.create("/brokers/ids/rubbish")  # brokers read the registrations when one comes or goes
+            kazoo.delete("/brokers/ids/rubbish")
+            wait_until(
+                lambda: owner.logs.count(REGISTERED) > registrations,  # noqa: B023
+                lambda: f"the owner of {path} should register again",  # noqa: B023
+            )
             traffic.wait_for_more()
             wait_for_isr(cluster, "unregistered", 3)
         cluster_id = kazoo.get("/cluster/id")[0]
         kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
-        kazoo.set("/brokers/ids/3", RUBBISH)
+        kazoo.delete("/brokers/ids/3")
         wait_until(lambda: REFUSES in cluster.broker(3).logs, lambda: "broker 3 should not be able to register")
         wait_for_successors(cluster, "unregistered", 3)
         traffic.wait_for_more()
@@ -208,7 +241,7 @@ def test_brokers_that_do_not_belong_to_the_cluster_join_it(
 
 def topic_id_of(cluster: LabCluster, topic: str) -> bytes:
     with RawClient(cluster.broker(1).port) as client:
-        wanted = {"topics": [{"name": topic}], "response_partition_limit": 1}
-        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+        request = {"topics": [{"name": topic}], "response_partition_limit": 1}
+        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request).topics
     topic_id: uuid.UUID = described.topic_id
     return topic_id.bytes

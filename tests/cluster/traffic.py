@@ -197,13 +197,13 @@ def wait_until(condition: Callable[[], bool], failure: Callable[[], str], second
 class SeenPartition(NamedTuple):
     """A partition as a broker describes it."""
 
-    leader: int  # -1 for none
+    leader: int  # or -1
     isr: list[int]
     leader_epoch: int
 
 
 def leaders(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, int]:
-    """Return the leader of each partition, -1 where there is none."""
+    """Return the leader of each partition, or -1."""
     return {partition: seen.leader for partition, seen in describe(cluster, topic, of).items()}
 
 
@@ -215,8 +215,8 @@ def describe(cluster: LabCluster, topic: str, of: Collection[int] | None = None)
             continue
         try:
             with RawClient(broker.port, seconds=_ASK_SECONDS) as client:
-                wanted = {"topics": [{"name": topic}], "response_partition_limit": 2000}
-                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+                request = {"topics": [{"name": topic}], "response_partition_limit": 2000}
+                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request).topics
         except (OSError, ClosedByBrokerError):
             continue
         return {
@@ -249,7 +249,7 @@ def wait_for_isr(
 
 
 def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
-    """Wait until all brokers have the same bytes in their replicas of the topic, which nobody writes to any more."""
+    """Wait until all brokers have the same bytes in their replicas of the topic, after the last write."""
 
     def sizes(partition: int) -> list[int]:
         return [len(replica(broker.data_dir, topic, partition)) for broker in cluster.brokers.values()]

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _HAND_OVER_SECONDS = 30.0
 _IMBALANCE_PERCENTAGE = 10  # of a broker's preferred partitions that others may lead, as in Kafka
+_LEASE_CHECK_SECONDS = 1.0
 
 
 class ClusterMember:
@@ -57,7 +58,7 @@ class ClusterMember:
         self._session = session
         self._directory = directory
         self._has_noted_loss = False
-        self._rebalancing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._clock = clock
         self.metadata = metadata
         self.topics = ClusterTopics(
@@ -118,8 +119,25 @@ class ClusterMember:
         await self.replicas.start()
         self.controller.start()
         self._forget_loss()
+        self._tasks.append(asyncio.create_task(self._report_lease(), name="lease reports"))
         if self._config.cluster.auto_leader_rebalance_enable:
-            self._rebalancing = asyncio.create_task(self._rebalance(), name="preferred leaders")
+            self._tasks.append(asyncio.create_task(self._rebalance(), name="preferred leaders"))
+
+    async def _report_lease(self) -> None:
+        """Log when this broker stops to lead because ZooKeeper does not respond, and when it can lead again."""
+        could_lead = True
+        while True:
+            await asyncio.sleep(_LEASE_CHECK_SECONDS)
+            can_lead = self.metadata.can_lead()
+            if could_lead and not can_lead:
+                logger.warning(
+                    "broker %d leads no partition now, and refuses requests for them: ZooKeeper has not confirmed its "
+                    "session in time, and other brokers may lead",
+                    self._config.node_id,
+                )
+            elif can_lead and not could_lead:
+                logger.info("broker %d can lead again: ZooKeeper has confirmed its session", self._config.node_id)
+            could_lead = can_lead
 
     def apis(self) -> Sequence[ApiFamily]:
         """Return the API families whose answers depend on the cluster's metadata, instead of those of a single
@@ -190,8 +208,9 @@ class ClusterMember:
 
     async def stop(self) -> None:
         """Leave the cluster. The logs stay open, for the broker to close."""
-        if self._rebalancing is not None:
-            self._rebalancing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.controller.stop()
         await self.replicas.stop()
         try:
