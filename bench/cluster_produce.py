@@ -1,0 +1,128 @@
+"""Replicated produce and the copying of followers, with Kafka's own ProducerPerformance as the client of both sides."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.compat.jvm import SILENT, java_command
+
+from bench.cluster_sides import BROKERS, SIDES, CpuSeconds, Side, running
+from bench.report import Row, directory
+
+MIB = 1024 * 1024
+GB = 1e9
+RECORD_BYTES = 1024
+PRODUCER_SECONDS = 600
+# The compiler level overrides a setting for quick starts.
+PRODUCER_JVM = ("-XX:TieredStopAtLevel=4", "-Xmx512m", *SILENT)
+_RESULT = re.compile(
+    r"records sent, .*\(([\d.]+) MB/sec\), ([\d.]+) ms avg latency.* (\d+) ms 99th, (\d+) ms 99\.9th\."
+)
+
+
+@dataclass(frozen=True)
+class Produced:
+    """The result of one run of ProducerPerformance."""
+
+    mib_per_second: float
+    average_ms: float
+    p99_ms: float
+    gb: float
+    cpu: CpuSeconds
+    leader_cpu: float  # of the brokers that led partitions
+
+    @property
+    def follower_cpu(self) -> float:
+        return self.cpu.all_brokers - self.leader_cpu
+
+
+def perform(side: Side, topic: str, mib: int, records_per_second: int = -1, *settings: str) -> Produced:
+    """Produce so many MiB to the topic with acks=all."""
+    records = mib * MIB // RECORD_BYTES
+    arguments = ["--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)]
+    arguments += ["--throughput", str(records_per_second)]
+    arguments += ["--producer-props", f"bootstrap.servers={side.bootstrap_servers}", "acks=all", *settings]
+    command = java_command("org.apache.kafka.tools.ProducerPerformance", arguments, options=PRODUCER_JVM)
+    leaders = {each.leader for each in side.partitions([topic])}
+    before = side.cpu()
+    output = subprocess.run(command, capture_output=True, text=True, timeout=PRODUCER_SECONDS, check=True).stdout
+    cpu = side.cpu() - before
+    result = _RESULT.search(output.splitlines()[-1])
+    if result is None:
+        raise ValueError(f"ProducerPerformance reported no result: {output[-1000:]}")
+    leader_cpu = sum(cpu.brokers[node_id] for node_id in leaders)
+    speed, average, p99, _ = map(float, result.groups())
+    return Produced(speed, average, p99, records * RECORD_BYTES / GB, cpu, leader_cpu)
+
+
+def produce(parent: Path | None, mib: int, rounds: int) -> Iterator[Row]:
+    """Compare both sides, round by round. Both clusters run all the time, idle while the other is measured."""
+    with directory(parent) as path, ExitStack() as stack:
+        sides = [stack.enter_context(running(side, path)) for side in SIDES]
+        for side in sides:  # the JVM compiles at run time
+            for number in range(2):
+                _on_new_topic(side, f"warm-up-{number}", 12, mib)
+        for partitions in (1, 12):
+            runs: tuple[list[Produced], list[Produced]] = ([], [])
+            for number in range(rounds):
+                for index in (0, 1) if number % 2 else (1, 0):
+                    runs[index].append(_on_new_topic(sides[index], f"round-{partitions}-{number}", partitions, mib))
+            yield from _rows(partitions, *runs)
+
+
+def _on_new_topic(side: Side, topic: str, partitions: int, mib: int) -> Produced:
+    assignment = [[BROKERS[(index + step) % len(BROKERS)] for step in range(3)] for index in range(partitions)]
+    side.create_topics([topic], partitions, assignment=assignment)
+    produced = perform(side, topic, mib)
+    side.delete_topics([topic])
+    return produced
+
+
+def _rows(partitions: int, ours: list[Produced], theirs: list[Produced]) -> Iterator[Row]:
+    what = f"produce, replication factor 3, acks=all, 1 KiB records, partitions: {partitions}"
+    ratio = statistics.median(a.mib_per_second / b.mib_per_second for a, b in zip(ours, theirs, strict=True))
+    speeds = [statistics.median(run.mib_per_second for run in runs) for runs in (ours, theirs)]
+    yield Row(
+        f"{what}, against Kafka",
+        f"{ratio:.2f} x",
+        ">= 1.00 x",
+        ratio >= 1,
+        f"{speeds[0]:.1f} against {speeds[1]:.1f} MiB/s; {_cpu(ours)} against {_cpu(theirs)}",
+    )
+    p99, average = _latencies(ours)
+    other_p99, other_average = _latencies(theirs)
+    yield Row(
+        f"{what}: p99 latency",
+        f"{p99:.0f} ms",
+        f"<= {other_p99:.0f} ms",
+        p99 <= other_p99,
+        f"average {average:.0f} against {other_average:.0f} ms",
+    )
+    if partitions == 1:
+        followers, others = (sum(run.follower_cpu for run in runs) for runs in (ours, theirs))
+        gb = 2 * sum(run.gb for run in ours)
+        yield Row(
+            "two followers that copy during the produce, CPU",
+            f"{followers / gb:.2f} s/GB",
+            f"<= {others / gb:.2f} s/GB",
+            followers <= others,
+            f"leader {sum(run.leader_cpu for run in ours) * 2 / gb:.2f} against "
+            f"{sum(run.leader_cpu for run in theirs) * 2 / gb:.2f} s/GB",
+        )
+
+
+def _latencies(runs: list[Produced]) -> tuple[float, float]:
+    return statistics.median(run.p99_ms for run in runs), statistics.median(run.average_ms for run in runs)
+
+
+def _cpu(runs: list[Produced]) -> str:
+    gb = sum(run.gb for run in runs)
+    brokers = sum(run.cpu.all_brokers for run in runs) / gb
+    coordinator = sum(run.cpu.coordinator for run in runs) / gb
+    return f"{brokers:.2f} s/GB" + (f" + ZooKeeper {coordinator:.2f}" if coordinator else "")
