@@ -5,23 +5,27 @@ Both have the same settings where the settings have the same names. Clients are 
 
 from __future__ import annotations
 
+import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
 from stratalog.lab.broker_child import BrokerChild
 from stratalog.lab.cluster import LabCluster
 from tests.compat.fetch_kafka import KAFKA_VERSION
-from tests.compat.kafka_cluster import KafkaCluster
+from tests.compat.kafka_cluster import KafkaCluster, KafkaNode
 
 from bench.broker_kafka import JVM_OPTIONS
 from bench.broker_kafka import SETTINGS as KAFKA_DEFAULTS
 from bench.broker_processes import cpu_of
+
+T = TypeVar("T")
 
 BROKERS = (1, 2, 3)
 WAIT_SECONDS = 300.0
@@ -81,6 +85,10 @@ class Side(ABC):
 
     @abstractmethod
     def kill_broker(self, node_id: int) -> None: ...
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Stop all brokers cleanly at the same time, and start them. The coordinator keeps running."""
 
     @abstractmethod
     def kill(self) -> None: ...
@@ -179,6 +187,10 @@ class OurSide(Side):
     def kill_broker(self, node_id: int) -> None:
         self.cluster.broker(node_id).kill()
 
+    def restart(self) -> None:
+        _side_by_side(lambda broker: broker.stop(signal.SIGTERM, WAIT_SECONDS), self.cluster.brokers.values())
+        self.cluster.start_brokers(BROKERS)
+
     def kill(self) -> None:
         self.cluster.kill()
 
@@ -216,8 +228,17 @@ class KafkaSide(Side):
     def kill_broker(self, node_id: int) -> None:
         self.cluster.node(node_id).kill()
 
+    def restart(self) -> None:
+        _side_by_side(KafkaNode.stop, self.cluster.nodes.values())
+        self.cluster.start_nodes(BROKERS)
+
     def kill(self) -> None:
         self.cluster.kill()
+
+
+def _side_by_side(call: Callable[[T], object], items: Iterable[T]) -> None:
+    with ThreadPoolExecutor(len(BROKERS)) as threads:
+        list(threads.map(call, items))
 
 
 def _cpu_of_child(child: BrokerChild) -> float:
