@@ -25,6 +25,7 @@ from bench import records as record_rates
 from bench.measure import Comparison, Cost, compare, cost_of
 from bench.report import Row, directory, report
 from stratalog.records import Record, build_batch
+from stratalog.records._framing import parse_headers, stamp
 from stratalog.storage import LogConfig, LogDirectory
 
 POOL = 16
@@ -85,6 +86,55 @@ def appends(parent: Path | None) -> Iterator[Row]:
     small = append_against_write(parent, 1024, 100, total=64 * 1024 * 1024)
     each = small.ours.cpu / (64 * 1024 * 1024 // len(batch_of(1024, 100))) * 1e6
     yield Row("append, 1 KiB batches, CPU each", f"{each:.1f} us", "<= 15 us", each <= 15)
+
+
+def follower_against_leader(parent: Path | None, size: int, per_fetch: int, total: int) -> Comparison:
+    """Compare the appends of a follower, `per_fetch` batches at a time, with the leader's, one batch at a time. The
+    follower's side includes writing the offsets into the batches, which the leader does in its append."""
+    pool = [batch_of(size, 100) for _ in range(POOL)]
+    fetches = total // len(pool[0]) // per_fetch
+    fetched = [
+        bytearray().join(pool[(first + index) % POOL] for index in range(per_fetch))
+        for first in range(POOL if per_fetch == 1 else 2)
+    ]
+    headers = [parse_headers(data)[0] for data in fetched]
+
+    def follow() -> Cost:
+        with directory(parent) as path:
+            append = LogDirectory.open(path / "data", CONFIG, background=False).log("bench", 0).append_from_leader
+
+            def work() -> None:
+                end = 0
+                for number in range(fetches):
+                    slot = number % len(fetched)
+                    stamp(fetched[slot], headers[slot], end, 0)
+                    end = append(fetched[slot])
+
+            return cost_of(work)
+
+    def lead() -> Cost:
+        with directory(parent) as path:
+            append = LogDirectory.open(path / "data", CONFIG, background=False).log("bench", 0).append
+            return cost_of(lambda: _each(append, pool, fetches * per_fetch))
+
+    return compare(follow, lead)
+
+
+def followers(parent: Path | None) -> Iterator[Row]:
+    for name, size, per_fetch, total in (
+        ("1 MiB batches", 1_048_576, 1, 192 * 1024 * 1024),
+        ("16 x 64 KiB", 65_536, 16, 192 * 1024 * 1024),
+        ("1,000 x 1 KiB", 1024, 1000, 64 * 1024 * 1024),
+        ("1 KiB batches", 1024, 1, 16 * 1024 * 1024),
+    ):
+        result = follower_against_leader(parent, size, per_fetch, total)
+        yield Row(
+            f"append_from_leader against append, CPU, {name}",
+            f"{result.cpu_ratio:.2f}",
+            ">= 0.90",
+            result.cpu_ratio >= 0.90,
+            f"{result.ours.cpu / total * 1e9:.2f} s against {result.peer.cpu / total * 1e9:.2f} s of CPU per GB",
+        )
 
 
 def filled(path: Path, segments: int, segment_bytes: int = 256 * 1024) -> int:
@@ -190,12 +240,15 @@ def _open_once(path: Path) -> tuple[float, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, help="directory for the files (default: the system's temporary directory)")
-    parser.add_argument("--only", choices=["appends", "lookups", "records", "opening"], help="run one part")
+    parser.add_argument(
+        "--only", choices=["appends", "followers", "lookups", "records", "opening"], help="run one part"
+    )
     arguments = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "appends": lambda: appends(arguments.dir),
+        "followers": lambda: followers(arguments.dir),
         "lookups": lambda: lookups(arguments.dir),
         "records": records,
         "opening": lambda: opening(arguments.dir),

@@ -20,7 +20,7 @@ def offered(line: str, **environment: str) -> list[str]:
 @pytest.fixture
 def topics(empty_server: str) -> str:
     assert invoke("topic", "create", "orders", "orders-eu", "payments").exit_code == 0
-    assert invoke("group", "reset", "billing", "--topic", "orders", "--to-end").exit_code == 0
+    assert invoke("group", "reset", "billing", "--topic", "orders", "--to-end", "--create").exit_code == 0
     return empty_server
 
 

@@ -19,7 +19,8 @@ TEN = [Seen(b"k%d" % number, b"v%d" % number) for number in range(10)]
 
 def consumed(topic: str, *arguments: object) -> list[str]:
     done = invoke("consume", topic, *arguments)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"stratalog: no records in {topic}") if not done.stdout else not done.stderr
     return done.stdout.splitlines()
 
 
@@ -40,6 +41,22 @@ def test_all_existing_records_are_printed(ten: str) -> None:
 
 def test_empty_topic_ends_at_once(server: str, stratalog_topic: str) -> None:
     assert consumed(stratalog_topic) == []
+
+
+def test_read_without_records_says_so(ten: str, stratalog_broker: BrokerProcess) -> None:
+    def stderr(*arguments: object) -> str:
+        return invoke("consume", *arguments).stderr
+
+    assert stderr(ten, "--from-offset", "end") == f"stratalog: no records in {ten} in the given range\n"
+    group = f"{ten}-readers"
+    assert stderr(ten, "--group", group) == ""
+    assert stderr(ten, "--group", group) == (
+        f"stratalog: no records in {ten} after the group's offsets; --follow waits for new ones\n"
+    )
+    assert invoke("topic", "create", f"{ten}-empty").exit_code == 0
+    assert stderr(f"{ten}-empty") == f"stratalog: no records in {ten}-empty\n"
+    pattern = f"{ten}-em.*"
+    assert stderr("--pattern", pattern) == f"stratalog: no records in topics that match {pattern}\n"
 
 
 def test_bytes_are_printed_as_they_are(server: str, stratalog_topic: str) -> None:

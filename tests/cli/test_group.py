@@ -102,7 +102,7 @@ def test_description_has_lag(server: str, billing: None) -> None:
 
 def test_lag_counts_partitions_without_a_commit(server: str) -> None:
     write_topic(server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)])
-    done("reset", "billing", "--topic", "orders:0", "--to-offset", 4)
+    done("reset", "billing", "--topic", "orders:0", "--to-offset", 4, "--create")
     description = described("billing")
     assert committed("billing") == {0: 4, 1: None}
     assert [row["lag"] for row in description["partitions"]] == [6, 3]
@@ -116,7 +116,7 @@ def test_lag_counts_partitions_without_a_commit(server: str) -> None:
 def test_lag_without_a_commit_leaves_out_deleted_records(server: str) -> None:
     with Admin(server) as admin:
         admin.delete_records({TopicPartition("orders", 0): 8}).check()
-    done("reset", "billing", "--topic", "orders:1", "--to-offset", 0)
+    done("reset", "billing", "--topic", "orders:1", "--to-offset", 0, "--create")
     assert [row["lag"] for row in described("billing")["partitions"]] == [2, 0]
 
 
@@ -175,7 +175,7 @@ def test_reset_includes_partitions_without_a_committed_offset(server: str, billi
     """The group has read one of two partitions."""
     write_topic(server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)])
     invoke("topic", "create", "payments")
-    done("reset", "shipping", "--topic", "orders:0", "--to-offset", 4)
+    done("reset", "shipping", "--topic", "orders:0", "--to-offset", 4, "--create")
     done("reset", "shipping", "--topic", "payments", "--to-end")
     invoke("topic", "delete", "payments")
     assert committed("shipping")[1] is None
@@ -194,7 +194,7 @@ def test_offset_past_the_end_becomes_the_end_as_the_help_says(server: str, billi
 
 
 def test_reset_creates_a_group(server: str) -> None:
-    done("reset", "new", "--topic", "orders", "--to-offset", "5")
+    done("reset", "new", "--topic", "orders", "--to-offset", "5", "--create")
     assert committed("new") == {0: 5, 1: 0}
 
 
@@ -208,7 +208,8 @@ def test_deleted_group_is_gone(server: str, billing: None) -> None:
     [
         (["describe", "unknown"], "stratalog group list"),
         (["delete", "unknown"], "stratalog group list"),
-        (["reset", "unknown", "--to-end"], "--topic"),
+        (["reset", "unknown", "--to-end"], "stratalog group list"),
+        (["reset", "unknown", "--to-end", "--create"], "--topic"),
         (["reset", "billing"], "--to-beginning"),
         (["reset", "billing", "--to-end", "--to-beginning"], "one of"),
         (["reset", "billing", "--to-offset", "x"], "--to-offset is 'x'"),
@@ -232,9 +233,19 @@ def test_group_with_members_is_left_alone(server: str, member: None, arguments: 
 
 @pytest.mark.usefixtures("billing")
 def test_reset_of_a_new_group_says_so() -> None:
-    reset = ("--topic", "orders", "--to-end", "--dry-run")
+    reset = ("--topic", "orders", "--to-end", "--dry-run", "--create")
     assert "biling (new group)  would continue at" in invoke("group", "reset", "biling", *reset).stdout
     assert "(new group)" not in invoke("group", "reset", "billing", *reset).stdout
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_reset_of_a_mistyped_group_does_not_create_it(server: str, billing: None, dry_run: list[str]) -> None:
+    refused = invoke("group", "reset", "biling", "--topic", "orders", "--to-end", *dry_run)
+    assert one_line_error(refused) == (
+        "stratalog: group 'biling' does not exist; did you mean 'billing'? `stratalog group list` shows all groups, "
+        "and --create creates this one\n"
+    )
+    assert [row["group"] for row in json_of("group", "list")] == ["billing"]
 
 
 def test_missing_group_is_one_sentence(server: str) -> None:
@@ -248,7 +259,7 @@ def test_mistyped_group_gets_a_suggestion(server: str, billing: None) -> None:
 
 
 def test_control_characters_of_a_group_do_not_reach_the_terminal(server: str) -> None:
-    done("reset", "a\x1b[2Jb", "--topic", "orders", "--to-end")
+    done("reset", "a\x1b[2Jb", "--topic", "orders", "--to-end", "--create")
     shown = done("list") + done("describe", "a\x1b[2Jb") + done("delete", "a\x1b[2Jb")
     assert "\x1b" not in shown
     assert "deleted a\\x1b[2Jb\n" in shown

@@ -14,6 +14,8 @@ from tests.clients.waiting import wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.usefixtures("server")]
 
+QUICK = ("--set", "request.timeout.ms=1000", "--set", "delivery.timeout.ms=1500")
+
 
 def produce(topic: str, stdin: bytes, *arguments: object) -> None:
     done = invoke("produce", topic, *arguments, stdin=stdin)
@@ -25,6 +27,21 @@ def test_each_line_is_a_record(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"tea\n\n  cake \r\nno newline at the end \xff")
     values = [seen.value for seen in read_topic(server, stratalog_topic, 4)]
     assert values == [b"tea", b"", b"  cake \r", b"no newline at the end \xff"]
+
+
+def test_records_that_are_refused_again_and_again_are_reported(
+    stratalog_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.client.batch_completion.REPORT_REFUSALS_AFTER", 0.2)
+    assert invoke("config", "set", "topic", stratalog_topic, "min.insync.replicas=2").exit_code == 0
+    done = invoke("produce", stratalog_topic, *QUICK, stdin=b"tea\n")
+    warning, error, _ = done.stderr.splitlines()
+    assert warning == (
+        "stratalog: the broker refuses records; they are sent again until delivery.timeout.ms = 1500 is over. "
+        f"The last error: {stratalog_topic}-0: NOT_ENOUGH_REPLICAS (error 19): min.insync.replicas is 2, but there is "
+        "one replica"
+    )
+    assert "not acknowledged within delivery.timeout.ms" in error
 
 
 def test_empty_input_sends_no_record(server: str, stratalog_topic: str) -> None:

@@ -83,6 +83,21 @@ def test_bad_usage_is_one_line_that_mentions_the_help(arguments: list[str]) -> N
     assert "--help" in one_line_error(invoke(*arguments))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["consume", "orders", "--count", "abc"], "--count is 'abc'; it must be a number; see stratalog consume"),
+        (["consume", "orders", "-n", "0"], "--count is '0'; it must be 1 or more"),
+        (["consume", "orders", "-p", "1", "-p", "-1"], "--partition is '-1'; it must be 0 or more"),
+        (["page-cache", "--watch", "x", "data"], "--watch is 'x'; it must be a number"),
+        (["lookup", "data/orders-0", "seven"], "OFFSET is 'seven'; it must be a number"),
+        (["page-cache", "--sort", "age", "data"], "'age' is not one of"),
+    ],
+)
+def test_value_that_is_not_valid_is_named_with_its_option(arguments: list[str], message: str) -> None:
+    assert message in one_line_error(invoke(*arguments))
+
+
 def test_mistyped_command_gets_a_suggestion_in_whole_sentences() -> None:
     message = one_line_error(invoke("consme"))
     assert message.endswith("'consume'? See stratalog --help\n")

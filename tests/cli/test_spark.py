@@ -188,7 +188,7 @@ def test_only_certain_tables_are_recognized(sql: str, expected: list[str]) -> No
         (["query", "SELECT 1", "--set", "bootstrap.servers=x:1"], "give --bootstrap-server instead"),
         (
             ["rekey", "a", "b", "--key", "key", "--step-records", "0"],
-            "'--step-records': Input should be greater than or equal to 1",
+            "--step-records is '0'; it must be 1 or more",
         ),
         (["verify", "no-such-directory"], "no-such-directory: does not exist"),
         (["compact", "no-such-directory"], "no-such-directory: does not exist"),

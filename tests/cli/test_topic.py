@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+
 import pytest
 
-from tests.cli.running import invoke, json_of, one_line_error
+from tests.cli.running import COMMAND, invoke, json_of, one_line_error
 from tests.cli.topics import Seen, write_topic
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -82,6 +86,20 @@ def test_dry_run_changes_nothing(empty_server: str) -> None:
     assert "would have 9" in done("add-partitions", "orders", 9, "--dry-run")
     (orders,) = json_of("topic", "describe", "orders")
     assert (len(orders["partitions"]), orders["settings"]) == (2, {})
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [(b"y\n", True), (b"n\n", False), (b"\n", False)])
+def test_topic_is_not_deleted_on_a_terminal_without_a_yes(empty_server: str, answer: bytes, is_deleted: bool) -> None:
+    done("create", "orders")
+    ours, terminal = pty.openpty()
+    os.write(ours, answer)
+    deletion = subprocess.run([*COMMAND, "topic", "delete", "orders"], stdin=terminal, capture_output=True, text=True)
+    os.close(ours)
+    os.close(terminal)
+    question, _, refusal = deletion.stderr.partition("[y/N] ")
+    assert question == "Delete orders with all records? "
+    assert (deletion.returncode == 0) == is_deleted == (refusal == "")
+    assert ("orders" in done("list")) != is_deleted
 
 
 def test_existing_and_missing_topics_can_be_accepted(empty_server: str) -> None:

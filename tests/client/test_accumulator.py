@@ -11,8 +11,8 @@ import pytest
 from stratalog.client._accumulator import Accumulator, SendPath
 from stratalog.client._batch import Batch
 from stratalog.client._queues import PartitionQueue, TopicQueues
+from stratalog.client.batch_completion import split_batch
 from stratalog.client.errors import BufferExhaustedError
-from stratalog.client.split_batch import split_batch
 from stratalog.records.batch import batches
 from stratalog.records.reader import read_records
 from tests.clients.waiting import wait_until
@@ -204,9 +204,9 @@ def test_parts_of_a_split_batch_keep_order_and_sequence_numbers() -> None:
     for part in parts:
         part.pack(0, None)
         part.seal(0)
-    found = [record for part in parts for record in read_records(part.data)]
-    assert [(one.key, one.value, one.headers, one.timestamp) for one in found] == [
-        (one.key, one.value, one.headers, one.timestamp) for one in records
+    split_records = [record for part in parts for record in read_records(part.data)]
+    assert [(record.key, record.value, record.headers, record.timestamp) for record in split_records] == [
+        (record.key, record.value, record.headers, record.timestamp) for record in records
     ]
     sending.accumulator.replace(whole, parts)
     whole.split_into(parts)
@@ -214,7 +214,7 @@ def test_parts_of_a_split_batch_keep_order_and_sequence_numbers() -> None:
     for part in parts:
         part.acknowledge(offset, -1)
         offset += part.record_count
-    assert [one.result(0).offset for one in deliveries] == list(range(100, 160))
+    assert [delivery.result(0).offset for delivery in deliveries] == list(range(100, 160))
 
 
 def test_keyless_records_avoid_partitions_without_a_leader() -> None:

@@ -82,7 +82,7 @@ def test_a_created_topic_has_the_requested_partitions_and_settings(admin: Admin,
     assert created.config["retention.ms"] == "3600000"
     info = admin.describe_topic(name)
     assert (info.id, len(info.partitions), info.is_internal) == (created.id, 3, False)
-    assert [one.partition for one in info.partitions] == [0, 1, 2]
+    assert [partition.partition for partition in info.partitions] == [0, 1, 2]
     assert admin.list_topics()[name].id == created.id
     assert admin.describe_config(ConfigResource.topic(name))["retention.ms"].value == "3600000"
 
@@ -150,10 +150,10 @@ def test_changing_one_setting_keeps_the_others(admin: Admin, topic: str) -> None
 
     def changed() -> dict[str, str | None]:
         entries = admin.describe_config(resource)
-        return {name: one.value for name, one in entries.items() if one.source is ConfigSource.TOPIC}
+        return {name: entry.value for name, entry in entries.items() if entry.source is ConfigSource.TOPIC}
 
-    wanted = {"retention.ms": "1234567", "segment.bytes": "2000000", "retention.bytes": "99999999"}
-    until(lambda: changed() == wanted)
+    expected = {"retention.ms": "1234567", "segment.bytes": "2000000", "retention.bytes": "99999999"}
+    until(lambda: changed() == expected)
     admin.alter_config(resource, {"retention.ms": None, "segment.bytes": ConfigChange(ConfigOperation.DELETE)})
     until(lambda: changed() == {"retention.bytes": "99999999"})
     assert admin.describe_config(resource)["retention.ms"].value == before["retention.ms"].value
@@ -206,11 +206,11 @@ def test_a_group_is_listed_described_and_deleted_when_empty(
     group = admin.describe_group(name)
     assert (group.name, group.type, group.protocol_type) == (name, kind, "consumer")
     assert group.coordinator.id == admin.describe_cluster().nodes[0].id
-    assert [(one.client_id, one.assignment) for one in group.members] == [("reader", ((topic, 0),))]
+    assert [(member.client_id, member.assignment) for member in group.members] == [("reader", ((topic, 0),))]
     assert group.assignor in ("range", "uniform")
-    listed = {one.name: one for one in admin.list_groups(states=["Stable"], types=[kind])}
+    listed = {listing.name: listing for listing in admin.list_groups(states=["Stable"], types=[kind])}
     assert (listed[name].state, listed[name].type) == ("Stable", kind)
-    assert name not in {one.name for one in admin.list_groups(states=["Empty"])}
+    assert name not in {listing.name for listing in admin.list_groups(states=["Empty"])}
 
     with pytest.raises(GroupNotEmptyError, match=name):
         admin.delete_group(name)
@@ -229,28 +229,28 @@ def test_a_group_is_listed_described_and_deleted_when_empty(
 @any_broker
 def test_offsets_of_a_group_are_altered_listed_and_deleted(admin: Admin, name: str, new_topic: MakeTopic) -> None:
     topic = new_topic(3)
-    places = [TopicPartition(topic, number) for number in range(3)]
+    partitions = [TopicPartition(topic, number) for number in range(3)]
     assert admin.list_group_offsets(name) == {}
-    admin.alter_group_offsets(name, {places[0]: 5, places[1]: OffsetAndMetadata(7, "by hand")}).check()
+    admin.alter_group_offsets(name, {partitions[0]: 5, partitions[1]: OffsetAndMetadata(7, "by hand")}).check()
     stored = admin.list_group_offsets(name)
-    assert {place: (one.offset, one.metadata) for place, one in stored.items()} == {
-        places[0]: (5, ""),
-        places[1]: (7, "by hand"),
+    assert {partition: (committed.offset, committed.metadata) for partition, committed in stored.items()} == {
+        partitions[0]: (5, ""),
+        partitions[1]: (7, "by hand"),
     }
-    assert set(admin.list_group_offsets(name, [places[1], places[2]])) == {places[1]}
-    admin.delete_group_offsets(name, [places[0]]).check()
-    assert set(admin.list_group_offsets(name)) == {places[1]}
+    assert set(admin.list_group_offsets(name, [partitions[1], partitions[2]])) == {partitions[1]}
+    admin.delete_group_offsets(name, [partitions[0]]).check()
+    assert set(admin.list_group_offsets(name)) == {partitions[1]}
 
 
 @any_broker
 def test_hundreds_of_groups_are_described_and_deleted_in_one_call(admin: Admin, name: str, topic: str) -> None:
     names = [f"{name}-{number}" for number in range(300)]
-    for one in names:
-        admin.alter_group_offsets(one, {TopicPartition(topic, 0): 1}).check()
+    for group in names:
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): 1}).check()
     assert {group.state for group in admin.describe_groups(names).check().values()} == {"Empty"}
-    assert set(names) <= {one.name for one in admin.list_groups()}
+    assert set(names) <= {listing.name for listing in admin.list_groups()}
     admin.delete_groups(names).check()
-    assert not set(names) & {one.name for one in admin.list_groups()}
+    assert not set(names) & {listing.name for listing in admin.list_groups()}
 
 
 @any_broker
@@ -262,19 +262,19 @@ def test_deleting_offsets_of_an_unknown_group_is_an_error(admin: Admin, name: st
 @any_broker
 def test_offsets_are_looked_up_by_position_and_by_timestamp(admin: Admin, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 10)
-    place = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
 
     def offset(spec: OffsetSpec | int) -> tuple[int, int]:
-        found = admin.list_offsets({place: spec})[place]
-        return found.offset, found.timestamp
+        listed = admin.list_offsets({partition: spec})[partition]
+        return listed.offset, listed.timestamp
 
     assert offset(OffsetSpec.EARLIEST) == (0, -1)
     assert offset(OffsetSpec.LATEST) == (10, -1)
     assert offset(OffsetSpec.MAX_TIMESTAMP) == (9, 1009)
     assert offset(1004) == (4, 1004)
     assert offset(2000) == (-1, -1)
-    committed = admin.list_offsets({place: OffsetSpec.LATEST}, read_committed=True)
-    assert committed[place].offset == 10
+    committed = admin.list_offsets({partition: OffsetSpec.LATEST}, read_committed=True)
+    assert committed[partition].offset == 10
 
 
 @any_broker
@@ -293,33 +293,35 @@ def test_unknown_partitions_fail_and_known_ones_get_their_offsets(admin: Admin, 
 @any_broker
 def test_records_before_an_offset_are_deleted(admin: Admin, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 10)
-    place = TopicPartition(topic, 0)
-    assert admin.delete_records({place: 4})[place] == 4
-    assert admin.list_offsets({place: OffsetSpec.EARLIEST})[place].offset == 4
+    partition = TopicPartition(topic, 0)
+    assert admin.delete_records({partition: 4})[partition] == 4
+    assert admin.list_offsets({partition: OffsetSpec.EARLIEST})[partition].offset == 4
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-0"):
-        admin.delete_records({place: 11})[place]
-    assert admin.delete_records({place: -1})[place] == 10
+        admin.delete_records({partition: 11})[partition]
+    assert admin.delete_records({partition: -1})[partition] == 10
 
 
 @any_broker
 def test_the_cluster_is_described(admin: Admin, bootstrap: str) -> None:
-    found = admin.describe_cluster()
-    assert found.cluster_id
-    assert [f"{node.host}:{node.port}" for node in found.nodes] == [bootstrap.replace("localhost", found.nodes[0].host)]
-    assert found.controller in found.nodes
+    cluster = admin.describe_cluster()
+    assert cluster.cluster_id
+    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [
+        bootstrap.replace("localhost", cluster.nodes[0].host)
+    ]
+    assert cluster.controller in cluster.nodes
 
 
 @any_broker
 def test_log_dirs_have_the_size_of_each_partition(admin: Admin, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 100)
-    place = TopicPartition(topic, 0)
-    for asked in (None, [place]):
-        (dirs,) = admin.describe_log_dirs(partitions=asked).check().values()
-        (found,) = [one for one in dirs.values() if place in one.replicas]
-        assert found.error is None
-        assert found.replicas[place].size > 500
-        assert found.total_bytes >= found.usable_bytes > 0
-    assert set(found.replicas) == {place}
+    partition = TopicPartition(topic, 0)
+    for partitions in (None, [partition]):
+        (dirs,) = admin.describe_log_dirs(partitions=partitions).check().values()
+        (log_dir,) = [directory for directory in dirs.values() if partition in directory.replicas]
+        assert log_dir.error is None
+        assert log_dir.replicas[partition].size > 500
+        assert log_dir.total_bytes >= log_dir.usable_bytes > 0
+    assert set(log_dir.replicas) == {partition}
 
 
 @any_broker

@@ -44,14 +44,14 @@ def test_an_exit_raised_in_a_callback_does_not_stop_sending(
     assert "a callback of" in caplog.text
 
 
-@pytest.mark.parametrize("place", ["topic", ("topic", "0"), ("topic",), (b"topic", 0), 0, None])
-def test_the_error_for_a_partition_that_is_not_valid_shows_a_valid_one(stratalog_broker: Any, place: Any) -> None:
+@pytest.mark.parametrize("partition", ["topic", ("topic", "0"), ("topic",), (b"topic", 0), 0, None])
+def test_the_error_for_a_partition_that_is_not_valid_shows_a_valid_one(stratalog_broker: Any, partition: Any) -> None:
     with Consumer(stratalog_broker.bootstrap_servers, group_id="any") as consumer:
         for call in (
-            lambda: consumer.assign([place]),
-            lambda: consumer.seek(place, 0),
-            lambda: consumer.commit({place: 1}),
-            lambda: consumer.beginning_offsets([place]),
+            lambda: consumer.assign([partition]),
+            lambda: consumer.seek(partition, 0),
+            lambda: consumer.commit({partition: 1}),
+            lambda: consumer.beginning_offsets([partition]),
         ):
             with pytest.raises(TypeError, match="TopicPartition\\('orders', 0\\)"):
                 call()

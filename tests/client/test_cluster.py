@@ -35,8 +35,8 @@ GROUP = CoordinatorKind.GROUP
 
 @asynccontextmanager
 async def clustered(servers: str, **options: Any) -> AsyncIterator[Cluster]:
-    given = {"retry_backoff_ms": 10, "reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50} | options
-    cluster = Cluster(CommonSettings.from_options(servers, given))
+    settings = {"retry_backoff_ms": 10, "reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50} | options
+    cluster = Cluster(CommonSettings.from_options(servers, settings))
     try:
         yield cluster
     finally:
@@ -55,11 +55,11 @@ def pair() -> Iterator[list[FakeBroker]]:
     with ExitStack() as stack:
         brokers = [stack.enter_context(FakeBroker({"orders": 1})) for _ in range(2)]
         nodes = [
-            {"node_id": number, "host": "127.0.0.1", "port": one.port, "rack": None}
-            for number, one in enumerate(brokers, 1)
+            {"node_id": number, "host": "127.0.0.1", "port": fake.port, "rack": None}
+            for number, fake in enumerate(brokers, 1)
         ]
-        for one in brokers:
-            one.say(METADATA, lambda request, one=one: one.metadata(brokers=nodes))  # type: ignore[misc]
+        for fake in brokers:
+            fake.say(METADATA, lambda request, fake=fake: fake.metadata(brokers=nodes))  # type: ignore[misc]
         yield brokers
 
 
@@ -67,20 +67,20 @@ def test_metadata_is_a_snapshot_of_the_brokers_response(broker: FakeBroker) -> N
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             assert cluster.metadata.topics == {}
-            found = await cluster.refresh(["orders"])
-            assert found is cluster.metadata
-            assert (found.cluster_id, found.controller_id) == ("fake", 1)
-            assert found.nodes[1].port == broker.port
-            assert [one.partition for one in found.topics["orders"].partitions] == [0, 1, 2]
-            leader = found.leader_of("orders", 2)
+            metadata = await cluster.refresh(["orders"])
+            assert metadata is cluster.metadata
+            assert (metadata.cluster_id, metadata.controller_id) == ("fake", 1)
+            assert metadata.nodes[1].port == broker.port
+            assert [info.partition for info in metadata.topics["orders"].partitions] == [0, 1, 2]
+            leader = metadata.leader_of("orders", 2)
             assert leader is not None
             assert (leader.leader, leader.leader_epoch) == (1, 0)
-            assert found.leader_of("orders", 3) is None
-            assert found.leader_of("orders", -1) is None
-            assert found.leader_of("others", 0) is None
-            topic_id = found.topics["orders"].id
+            assert metadata.leader_of("orders", 3) is None
+            assert metadata.leader_of("orders", -1) is None
+            assert metadata.leader_of("others", 0) is None
+            topic_id = metadata.topics["orders"].id
             assert topic_id is not None
-            assert found.name_of(topic_id) == "orders"
+            assert metadata.name_of(topic_id) == "orders"
 
     run(scenario)
 
@@ -198,8 +198,8 @@ def test_simultaneous_callers_share_a_connection_attempt(broker: FakeBroker) -> 
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
             before = broker.connections
-            found = await asyncio.gather(*[cluster.connection(1) for _ in range(20)])
-            assert len(set(found)) == 1
+            connections = await asyncio.gather(*[cluster.connection(1) for _ in range(20)])
+            assert len(set(connections)) == 1
             assert broker.connections == before + 1
 
     run(scenario)
@@ -282,11 +282,11 @@ def test_a_stale_response_does_not_bring_back_an_old_leader(broker: FakeBroker) 
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
 
-            async def leader(**said: Any) -> int:
-                broker.say(METADATA, broker.metadata(topics=[topic("orders", 0, partitions=[partition(0, **said)])]))
-                found = (await cluster.refresh(["orders"])).leader_of("orders", 0)
-                assert found is not None
-                return found.leader
+            async def leader(**changed: Any) -> int:
+                broker.say(METADATA, broker.metadata(topics=[topic("orders", 0, partitions=[partition(0, **changed)])]))
+                leader_info = (await cluster.refresh(["orders"])).leader_of("orders", 0)
+                assert leader_info is not None
+                return leader_info.leader
 
             assert await leader(leader_id=2, leader_epoch=5) == 2
             assert await leader(leader_id=1, leader_epoch=4) == 2
@@ -302,9 +302,9 @@ def test_a_recreated_topic_does_not_inherit_leader_epochs(broker: FakeBroker) ->
             broker.say(METADATA, broker.metadata(topics=[old]))
             await cluster.refresh(["orders"])
             broker.say(METADATA, broker.metadata(topics=[old | {"topic_id": None, "partitions": [partition(0)]}]))
-            found = (await cluster.refresh()).leader_of("orders", 0)
-            assert found is not None
-            assert found.leader == 1
+            leader_info = (await cluster.refresh()).leader_of("orders", 0)
+            assert leader_info is not None
+            assert leader_info.leader == 1
 
     run(scenario)
 
@@ -314,9 +314,9 @@ def test_a_partition_without_a_leader_has_no_leader_in_metadata(broker: FakeBrok
         async with clustered(broker.address) as cluster:
             headless = partition(0, error_code=int(ErrorCode.leader_not_available), leader_id=-1)
             broker.say(METADATA, broker.metadata(topics=[topic("orders", 0, partitions=[headless])]))
-            found = await cluster.refresh(["orders"])
-            assert found.leader_of("orders", 0) is None
-            assert len(found.topics["orders"].partitions) == 1
+            metadata = await cluster.refresh(["orders"])
+            assert metadata.leader_of("orders", 0) is None
+            assert len(metadata.topics["orders"].partitions) == 1
 
     run(scenario)
 
@@ -376,10 +376,10 @@ def test_a_broker_that_is_too_old_is_an_error(broker: FakeBroker) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("said", [{"brokers": []}, {"error_code": int(ErrorCode.rebootstrap_required)}])
-def test_a_broker_without_metadata_is_retried_until_it_has_some(broker: FakeBroker, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("response", [{"brokers": []}, {"error_code": int(ErrorCode.rebootstrap_required)}])
+def test_a_broker_without_metadata_is_retried_until_it_has_some(broker: FakeBroker, response: dict[str, Any]) -> None:
     async def scenario() -> None:
-        broker.say(METADATA, broker.metadata(**said))
+        broker.say(METADATA, broker.metadata(**response))
         async with clustered(broker.address) as cluster:
             waiting = asyncio.create_task(cluster.refresh())
             await until(lambda: broker.requests.count(METADATA) >= 3)
@@ -394,8 +394,8 @@ def test_a_request_to_any_broker_survives_the_loss_of_one(pair: list[FakeBroker]
         async with clustered(pair[0].address) as cluster:
             await cluster.refresh()
             pair[0].close()
-            for one in pair:
-                one.say(ApiKey.LIST_GROUPS, {"error_code": 0, "groups": []})
+            for fake in pair:
+                fake.say(ApiKey.LIST_GROUPS, {"error_code": 0, "groups": []})
             assert (await cluster.ask_any(ApiKey.LIST_GROUPS, {}, timeout=SECONDS)).groups == ()
             assert ApiKey.LIST_GROUPS in pair[1].requests
 
@@ -404,13 +404,13 @@ def test_a_request_to_any_broker_survives_the_loss_of_one(pair: list[FakeBroker]
 
 def test_a_moved_controller_is_found(pair: list[FakeBroker]) -> None:
     def refuse(request: Request) -> dict[str, Any]:
-        for one in pair:
-            said = one.metadata(controller_id=2)
-            said["brokers"] = [
-                {"node_id": number, "host": "127.0.0.1", "port": each.port, "rack": None}
-                for number, each in enumerate(pair, 1)
+        for fake in pair:
+            metadata = fake.metadata(controller_id=2)
+            metadata["brokers"] = [
+                {"node_id": number, "host": "127.0.0.1", "port": member.port, "rack": None}
+                for number, member in enumerate(pair, 1)
             ]
-            one.say(METADATA, said)
+            fake.say(METADATA, metadata)
         return created(ErrorCode.not_controller)
 
     def created(code: ErrorCode) -> dict[str, Any]:
@@ -430,8 +430,8 @@ def test_a_moved_controller_is_found(pair: list[FakeBroker]) -> None:
 
 
 def found_at(node: int, port: int, code: int = 0) -> dict[str, Any]:
-    one = {"key": "g", "node_id": node, "host": "127.0.0.1", "port": port, "error_code": code, "error_message": None}
-    return one | {"coordinators": [one]}
+    fields = {"key": "g", "node_id": node, "host": "127.0.0.1", "port": port, "error_code": code, "error_message": None}
+    return fields | {"coordinators": [fields]}
 
 
 def beat(code: ErrorCode) -> dict[str, Any]:
@@ -470,13 +470,13 @@ def test_a_coordinator_missing_in_metadata_is_reached(broker: FakeBroker) -> Non
 @pytest.mark.parametrize("answer", [beat(ErrorCode.not_coordinator), beat(ErrorCode.coordinator_not_available), CLOSE])
 def test_a_moved_coordinator_is_looked_up_again(pair: list[FakeBroker], answer: Any) -> None:
     def moved(request: Request) -> Any:
-        for one in pair:
-            one.say(ApiKey.FIND_COORDINATOR, found_at(2, pair[1].port))
+        for fake in pair:
+            fake.say(ApiKey.FIND_COORDINATOR, found_at(2, pair[1].port))
         return answer
 
     async def scenario() -> None:
-        for one in pair:
-            one.say(ApiKey.FIND_COORDINATOR, found_at(1, pair[0].port))
+        for fake in pair:
+            fake.say(ApiKey.FIND_COORDINATOR, found_at(1, pair[0].port))
         pair[0].say(ApiKey.HEARTBEAT, moved)
         pair[1].say(ApiKey.HEARTBEAT, beat(ErrorCode.none))
         async with clustered(pair[0].address) as cluster:
@@ -560,10 +560,10 @@ def test_idle_connections_are_closed(broker: FakeBroker) -> None:
 
 
 def test_untracked_topics_are_not_requested(broker: FakeBroker) -> None:
-    asked: list[bytes] = []
+    bodies: list[bytes] = []
 
     def note(request: Request) -> dict[str, Any]:
-        asked.append(bytes(request.body))
+        bodies.append(bytes(request.body))
         return broker.metadata()
 
     async def scenario() -> None:
@@ -573,7 +573,7 @@ def test_untracked_topics_are_not_requested(broker: FakeBroker) -> None:
             await cluster.refresh()
             cluster.untrack_topics(["drop", "never-wanted"])
             await cluster.refresh()
-            assert [b"drop" in body for body in asked] == [True, False]
-            assert [b"keep" in body for body in asked] == [True, True]
+            assert [b"drop" in body for body in bodies] == [True, False]
+            assert [b"keep" in body for body in bodies] == [True, True]
 
     run(scenario)

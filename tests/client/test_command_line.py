@@ -32,7 +32,7 @@ def test_records_go_through_topics_and_groups_with_any_broker(bootstrap: str, na
 
     (topic,) = [json.loads(line) for line in done("topic", "describe", name, "--json").stdout.splitlines()]
     assert topic["settings"] == {"retention.ms": "-1"}
-    assert sum(one["end_offset"] for one in topic["partitions"]) == 4
+    assert sum(partition["end_offset"] for partition in topic["partitions"]) == 4
 
     group = f"{name}-group"
     assert len(done("consume", name, "--group", group).stdout_bytes.splitlines()) == 4

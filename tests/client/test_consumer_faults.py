@@ -52,9 +52,9 @@ class Load:
     def stop(self) -> set[tuple[int, int]]:
         self._stopping.set()
         self._thread.join()
-        told = [delivery.result(SECONDS) for delivery in self._deliveries]
+        acknowledged = [delivery.result(SECONDS) for delivery in self._deliveries]
         self._producer.close()
-        return {(one.partition, one.offset) for one in told}
+        return {(record.partition, record.offset) for record in acknowledged}
 
 
 def test_reading_with_assign_continues_at_the_position_after_each_kill(own_broker: BrokerProcess) -> None:
@@ -66,13 +66,15 @@ def test_reading_with_assign_continues_at_the_position_after_each_kill(own_broke
         for _ in range(KILLS):
             before = len(got)
             while len(got) < before + 200:
-                got += [(one.partition, one.offset) for records in consumer.poll(1).values() for one in records]
+                got += [
+                    (record.partition, record.offset) for records in consumer.poll(1).values() for record in records
+                ]
             own_broker.kill()
             own_broker.start()
         sent = load.stop()
         deadline = time.monotonic() + SECONDS
         while len(got) < len(sent) and time.monotonic() < deadline:
-            got += [(one.partition, one.offset) for records in consumer.poll(1).values() for one in records]
+            got += [(record.partition, record.offset) for records in consumer.poll(1).values() for record in records]
     assert sorted(got) == sorted(sent)
 
 
@@ -87,7 +89,7 @@ def test_a_group_reads_everything_while_its_broker_is_killed(protocol: str, own_
         for member in members:
             if member.failure is not None:
                 raise member.failure
-        return {one for member in members for one in member.got}
+        return {position for member in members for position in member.got}
 
     try:
         for _ in range(KILLS):
@@ -105,18 +107,18 @@ def test_a_group_reads_everything_while_its_broker_is_killed(protocol: str, own_
 
 def test_commit_waits_for_a_broker_that_comes_back(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic")
-    place = TopicPartition("topic", 0)
+    partition = TopicPartition("topic", 0)
     with Consumer(own_broker.address, group_id="group", **QUICK) as consumer:
-        consumer.assign([place])
-        consumer.commit({place: 1})
+        consumer.assign([partition])
+        consumer.commit({partition: 1})
         own_broker.kill()
         start = threading.Timer(0.5, own_broker.start)
         start.start()
-        consumer.commit({place: 2})
+        consumer.commit({partition: 2})
         start.join()
-        found = consumer.committed([place])[place]
-        assert found is not None
-        assert found.offset == 2
+        committed = consumer.committed([partition])[partition]
+        assert committed is not None
+        assert committed.offset == 2
 
 
 def test_close_without_a_broker_returns_at_its_timeout(own_broker: BrokerProcess) -> None:
@@ -173,17 +175,17 @@ def test_a_consumer_past_a_truncated_logs_end_continues_there_or_raises(own_brok
     own_broker.start()
     with Producer(own_broker.address) as producer:
         producer.send("topic", b"after")
-    place = TopicPartition("topic", 0)
+    partition = TopicPartition("topic", 0)
     with Consumer(own_broker.address, **QUICK) as consumer:
-        end = consumer.end_offsets([place])[place]
+        end = consumer.end_offsets([partition])[partition]
         assert end < 10
-        consumer.assign([place])
-        consumer.seek(place, 10)
+        consumer.assign([partition])
+        consumer.seek(partition, 10)
         first = next(iter(consumer))
         assert first.offset == 0  # by auto.offset.reset
     with Consumer(own_broker.address, **(QUICK | {"auto_offset_reset": "none"})) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, 10)
+        consumer.assign([partition])
+        consumer.seek(partition, 10)
         with pytest.raises((NoOffsetError, ValueError), match="topic-0"):
             consumer.poll(SECONDS)
 
@@ -197,20 +199,20 @@ def test_a_consumer_whose_last_records_were_lost_continues_where_the_logs_diverg
         for number in range(10):
             producer.send("topic", b"%d" % number)
             producer.flush()
-    place = TopicPartition("topic", 0)
+    partition = TopicPartition("topic", 0)
     with Consumer(own_broker.address, **(QUICK | {"auto_offset_reset": reset})) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
         count = 0
         while count < 10:
-            count += len(consumer.poll(SECONDS)[place])
+            count += len(consumer.poll(SECONDS)[partition])
         own_broker.stop()
         [segment] = (own_broker.data_dir / "topic-0").glob("*.log")
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size // 2)
         own_broker.start()
         # Before the log grows again: in the same epoch, new records can't be distinguished from the lost ones.
-        while reset != "none" and consumer.position(place) == 10:
+        while reset != "none" and consumer.position(partition) == 10:
             assert consumer.poll(0.1) == {}
         with Producer(own_broker.address) as producer:
             after = producer.send("topic", b"after").result(SECONDS)
@@ -219,6 +221,6 @@ def test_a_consumer_whose_last_records_were_lost_continues_where_the_logs_diverg
             for _ in range(2):
                 with pytest.raises(NoOffsetError, match="truncated"):
                     consumer.poll(SECONDS)
-            consumer.seek(place, after.offset)
+            consumer.seek(partition, after.offset)
         first = next(iter(consumer))
         assert (first.offset, first.value) == (after.offset, b"after")

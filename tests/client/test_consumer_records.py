@@ -95,8 +95,8 @@ def test_message_sets_of_magic_0_and_1(read: Any, magic: int) -> None:
 
 
 def marker(control_type: ControlType, offset: int, producer_id: int) -> bytes:
-    who = {"producer_id": producer_id, "producer_epoch": 0, "coordinator_epoch": 0}
-    return bytes(build_control_batch(control_type, base_offset=offset, timestamp=0, **who))
+    fields = {"producer_id": producer_id, "producer_epoch": 0, "coordinator_epoch": 0}
+    return bytes(build_control_batch(control_type, base_offset=offset, timestamp=0, **fields))
 
 
 def transactions() -> bytes:
@@ -198,12 +198,12 @@ def test_the_error_for_an_incomplete_batch_names_the_setting_to_raise() -> None:
 
 def test_taking_few_rows_at_a_time_returns_all_rows() -> None:
     body = batch(0, 7) + batch(7, 1) + batch(8, 9, codec=Codec.LZ4)
-    part, columns, found = fetched(body), ArrowColumns(), []
+    part, columns, values = fetched(body), ArrowColumns(), []
     while not part.is_exhausted:
         rows = taken(columns, part, most=3)
         assert rows.num_rows <= 3
-        found += rows.column("value").to_pylist()
-    assert found == [b"%d" % number for number in range(17)]
+        values += rows.column("value").to_pylist()
+    assert values == [b"%d" % number for number in range(17)]
 
 
 def test_taking_records_and_columns_may_alternate() -> None:

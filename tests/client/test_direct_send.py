@@ -66,8 +66,8 @@ def test_a_record_that_is_alone_does_not_wake_the_io_thread(bootstrap: str, topi
         sent = [producer.send_when_idle(topic, b"%d" % number).result(SECONDS) for number in range(20)]
         assert producer.drains == before, "the I/O thread was woken for a record that the caller could send"
     first = sent[0].offset
-    assert [one.offset for one in sent] == list(range(first, first + 20))
-    assert [one.value for one in read_partition(bootstrap, topic, 0)][first:] == [b"%d" % n for n in range(20)]
+    assert [record.offset for record in sent] == list(range(first, first + 20))
+    assert [record.value for record in read_partition(bootstrap, topic, 0)][first:] == [b"%d" % n for n in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_threads_that_wait_for_each_record_keep_its_order(bootstrap: str, new_to
         for thread in threads:
             thread.join()
     for partition in range(2):
-        stored = [(one.value or b"").split() for one in read_partition(bootstrap, topic, partition)]
+        stored = [(record.value or b"").split() for record in read_partition(bootstrap, topic, partition)]
         for name in (partition, partition + 2):
-            assert [int(number) for who, number in stored if int(who) == name] == list(range(100))
+            assert [int(number) for thread_name, number in stored if int(thread_name) == name] == list(range(100))
 
 
 class InterruptedSendError(Exception):
@@ -135,7 +135,7 @@ def test_interrupted_sends_lose_and_duplicate_no_record(bootstrap: str, topic: s
             signal.signal(signal.SIGALRM, before)
         producer.flush(SECONDS)
         assert producer._accumulator.used == 0
-    stored = [one.value or b"" for one in read_partition(bootstrap, topic, 0)][1:]
+    stored = [record.value or b"" for record in read_partition(bootstrap, topic, 0)][1:]
     assert interrupts
     assert len(set(stored)) == len(stored)
     assert [value for value in stored if value in set(acknowledged)] == acknowledged

@@ -91,12 +91,12 @@ UNREADABLE = [DAMAGES[name] for name in ("a size of 2 GB", "a negative size", "n
 
 
 def produced(**changed: Any) -> dict[str, Any]:
-    one = {"index": 0, "error_code": 0, "base_offset": 0, "log_append_time": -1, "record_errors": []} | changed
-    return {"responses": [{"name": "orders", "topic_id": TOPIC_ID, "partition_responses": [one]}]}
+    fields = {"index": 0, "error_code": 0, "base_offset": 0, "log_append_time": -1, "record_errors": []} | changed
+    return {"responses": [{"name": "orders", "topic_id": TOPIC_ID, "partition_responses": [fields]}]}
 
 
 def fetched(records: bytes | None, **changed: Any) -> dict[str, Any]:
-    one = {
+    fields = {
         "partition_index": 0,
         "error_code": 0,
         "high_watermark": 100,
@@ -106,17 +106,17 @@ def fetched(records: bytes | None, **changed: Any) -> dict[str, Any]:
         "preferred_read_replica": -1,
         "records": records,
     } | changed
-    return {"session_id": 0, "responses": [{"topic": "orders", "topic_id": TOPIC_ID, "partitions": [one]}]}
+    return {"session_id": 0, "responses": [{"topic": "orders", "topic_id": TOPIC_ID, "partitions": [fields]}]}
 
 
 def listed(**changed: Any) -> dict[str, Any]:
-    one = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 0, "leader_epoch": 0} | changed
-    return {"topics": [{"name": "orders", "partitions": [one]}]}
+    fields = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 0, "leader_epoch": 0} | changed
+    return {"topics": [{"name": "orders", "partitions": [fields]}]}
 
 
 def committed(**changed: Any) -> dict[str, Any]:
-    one = {"partition_index": 0, "committed_offset": 0, "metadata": "", "error_code": 0} | changed
-    topics = [{"name": "orders", "topic_id": TOPIC_ID, "partitions": [one]}]
+    fields = {"partition_index": 0, "committed_offset": 0, "metadata": "", "error_code": 0} | changed
+    topics = [{"name": "orders", "topic_id": TOPIC_ID, "partitions": [fields]}]
     return {"topics": topics, "error_code": 0, "groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}
 
 
@@ -174,7 +174,7 @@ GOOD: dict[ApiKey, dict[str, Any]] = {
 }
 
 
-def found(broker: FakeBroker) -> dict[str, Any]:
+def found_at(broker: FakeBroker) -> dict[str, Any]:
     at = {"key": "g", "node_id": 1, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
     return at | {"coordinators": [at]}
 
@@ -182,14 +182,18 @@ def found(broker: FakeBroker) -> dict[str, Any]:
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker({"orders": 1}) as fake:
-        fake.say(ApiKey.FIND_COORDINATOR, found(fake))
+        fake.say(ApiKey.FIND_COORDINATOR, found_at(fake))
         for key, good in GOOD.items():
             fake.say(key, good)
         yield fake
 
 
 def damage(broker: FakeBroker, key: ApiKey, how: Damage) -> None:
-    good = {ApiKey.METADATA: broker.metadata(), ApiKey.API_VERSIONS: versions(), ApiKey.FIND_COORDINATOR: found(broker)}
+    good = {
+        ApiKey.METADATA: broker.metadata(),
+        ApiKey.API_VERSIONS: versions(),
+        ApiKey.FIND_COORDINATOR: found_at(broker),
+    }
     broker.say(key, lambda request: how(request, (GOOD | good)[key]))
 
 
@@ -253,9 +257,11 @@ def test_every_record_of_a_producer_gets_an_outcome(broker: FakeBroker, how: Dam
             assert error_of_it is None or isinstance(error_of_it, ClientError)
 
 
-@pytest.mark.parametrize("said", [{"index": 9}, {"base_offset": -5}, {"base_offset": 2**63 - 1}, {"error_code": 120}])
-def test_a_producer_survives_an_impossible_acknowledgement(broker: FakeBroker, said: dict[str, Any]) -> None:
-    broker.say(ApiKey.PRODUCE, produced(**said))
+@pytest.mark.parametrize(
+    "changed", [{"index": 9}, {"base_offset": -5}, {"base_offset": 2**63 - 1}, {"error_code": 120}]
+)
+def test_a_producer_survives_an_impossible_acknowledgement(broker: FakeBroker, changed: dict[str, Any]) -> None:
+    broker.say(ApiKey.PRODUCE, produced(**changed))
     options = FAST | {"delivery_timeout_ms": 250, "linger_ms": 0}
     with Producer(broker.address, **options) as producer:
         error = producer.send("orders", b"value").exception(timeout=20)
@@ -270,14 +276,14 @@ def test_a_producer_survives_a_topic_that_loses_partitions(broker: FakeBroker, l
         for number in range(13):
             if number == 10:
                 broker.topics["orders"] = left
-            asked = broker.requests.count(ApiKey.METADATA)
+            requests_before = broker.requests.count(ApiKey.METADATA)
             try:
                 error = producer.send("orders", b"value").exception(timeout=20)
                 assert error is None or isinstance(error, ClientError)
             except ClientError as raised:
                 assert str(raised)
                 break
-            while number >= 10 and broker.requests.count(ApiKey.METADATA) < asked + 2:
+            while number >= 10 and broker.requests.count(ApiKey.METADATA) < requests_before + 2:
                 time.sleep(0.002)
 
 
@@ -356,13 +362,13 @@ BATCHES: dict[str, Callable[[], bytes]] = {
     "an unknown magic": lambda: stamped(GOOD_BATCH, magic=9),
     "an unknown codec": lambda: stamped(GOOD_BATCH, attributes=7),
     "a codec that it is not packed with": lambda: stamped(GOOD_BATCH, attributes=int(Codec.ZSTD)),
-    "offsets before the one asked for": lambda: stamped(GOOD_BATCH, base_offset=-100),
+    "offsets before the requested one": lambda: stamped(GOOD_BATCH, base_offset=-100),
     "offsets at the end of all numbers": lambda: stamped(GOOD_BATCH, base_offset=2**63 - 3),
     "an offset delta that goes back": lambda: stamped(GOOD_BATCH, last_offset_delta=-5),
     "lengths inside that can not be": lambda: GOOD_BATCH[:61] + b"\xff" * (len(GOOD_BATCH) - 61),
     "noise": lambda: random.Random(1).randbytes(500),
     "a decompression bomb": bomb,
-    "a control batch that is none": lambda: stamped(GOOD_BATCH, attributes=0x30),
+    "a control batch without a marker": lambda: stamped(GOOD_BATCH, attributes=0x30),
 }
 
 
@@ -382,7 +388,7 @@ def test_batches_that_are_not_valid_cause_an_error_or_no_records(broker: FakeBro
 
 
 @pytest.mark.parametrize(
-    "said",
+    "changed",
     [
         {"partition_index": 9},
         {"high_watermark": -1, "last_stable_offset": -1},
@@ -398,8 +404,8 @@ def test_batches_that_are_not_valid_cause_an_error_or_no_records(broker: FakeBro
     ],
     ids=str,
 )
-def test_a_consumer_survives_nonsense_about_a_partition(broker: FakeBroker, said: dict[str, Any]) -> None:
-    broker.say(ApiKey.FETCH, fetched(**({"records": GOOD_BATCH} | said)))
+def test_a_consumer_survives_nonsense_about_a_partition(broker: FakeBroker, changed: dict[str, Any]) -> None:
+    broker.say(ApiKey.FETCH, fetched(**({"records": GOOD_BATCH} | changed)))
     try:
         assert set(polled(broker, arrow=False, seconds=0.2, isolation_level="read_committed")) <= {b"value"}
     except StratalogError as error:
@@ -430,7 +436,7 @@ def test_a_consumer_survives_fetch_responses_with_changed_bytes(broker: FakeBrok
 
 
 @pytest.mark.parametrize(
-    "said",
+    "changed",
     [
         {"brokers": [{"node_id": 1, "host": "", "port": 0, "rack": None}]},
         {"brokers": [{"node_id": 1, "host": "127.0.0.1", "port": -1, "rack": None}]},
@@ -445,10 +451,10 @@ def test_a_consumer_survives_fetch_responses_with_changed_bytes(broker: FakeBrok
         {"topics": [topic("orders", 1, topic_id=None)] * 3},
         {"controller_id": 2**31 - 1, "cluster_id": None},
     ],
-    ids=lambda said: str(said)[:60],
+    ids=lambda changed: str(changed)[:60],
 )
-def test_metadata_that_is_not_usable_causes_an_error(broker: FakeBroker, said: dict[str, Any]) -> None:
-    broker.say(ApiKey.METADATA, broker.metadata(**said))
+def test_metadata_that_is_not_usable_causes_an_error(broker: FakeBroker, changed: dict[str, Any]) -> None:
+    broker.say(ApiKey.METADATA, broker.metadata(**changed))
     options = FAST | {"delivery_timeout_ms": 250, "max_block_ms": 200, "linger_ms": 0}
     with Producer(broker.address, **options) as producer:
         try:
@@ -498,7 +504,7 @@ def test_a_members_poll_and_close_return_or_raise(broker: FakeBroker, how: Damag
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "response"),
     [
         (ApiKey.JOIN_GROUP, joined(members=[{"member_id": "m", "group_instance_id": None, "metadata": b"\xff" * 9}])),
         (ApiKey.JOIN_GROUP, joined(members=[])),
@@ -529,9 +535,9 @@ def test_a_members_poll_and_close_return_or_raise(broker: FakeBroker, how: Damag
     ids=lambda value: value.name if isinstance(value, ApiKey) else str(value)[-50:],
 )
 def test_a_member_survives_a_coordinators_nonsense_without_a_busy_loop(
-    broker: FakeBroker, key: ApiKey, said: dict[str, Any]
+    broker: FakeBroker, key: ApiKey, response: dict[str, Any]
 ) -> None:
-    broker.say(key, said)
+    broker.say(key, response)
     protocol = "consumer" if key is ApiKey.CONSUMER_GROUP_HEARTBEAT else "classic"
     started = time.monotonic()
     try:

@@ -37,8 +37,8 @@ SECONDS = 60.0
 def test_a_record_is_stored_as_it_was_sent(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
         sent = producer.send(topic, b"value", b"key", [("a", b"1"), ("a", None), ("ü", b"")], 0, 1_600_000_000_123)
-        told = sent.result(SECONDS)
-        assert (told.topic, told.partition, told.offset, told.timestamp) == (topic, 0, 0, 1_600_000_000_123)
+        record = sent.result(SECONDS)
+        assert (record.topic, record.partition, record.offset, record.timestamp) == (topic, 0, 0, 1_600_000_000_123)
         assert sent.done()
         assert sent.exception() is None
     [stored] = read_partition(bootstrap, topic)
@@ -52,7 +52,7 @@ def test_nulls_empty_values_and_buffers_are_sent(bootstrap: str, topic: str) -> 
         producer.send(topic, b"", None)
         producer.send(topic, bytearray(b"array"), memoryview(b"view"), {"name": b"value"})
         producer.send(topic)
-    stored = [(one.key, one.value, one.headers) for one in read_partition(bootstrap, topic)]
+    stored = [(record.key, record.value, record.headers) for record in read_partition(bootstrap, topic)]
     assert stored == [
         (b"", None, []),
         (None, b"", []),
@@ -67,8 +67,8 @@ def test_every_codec(bootstrap: str, topic: str, codec: str) -> None:
     values = [b"%d " % number * 50 for number in range(500)]
     with Producer(bootstrap, compression_type=codec, linger_ms=50) as producer:
         deliveries = [producer.send(topic, value) for value in values]
-    assert [one.result().offset for one in deliveries] == list(range(500))
-    assert [one.value for one in read_partition(bootstrap, topic)] == values
+    assert [delivery.result().offset for delivery in deliveries] == list(range(500))
+    assert [record.value for record in read_partition(bootstrap, topic)] == values
 
 
 @pytest.mark.any_broker
@@ -76,10 +76,10 @@ def test_every_codec(bootstrap: str, topic: str, codec: str) -> None:
 def test_every_value_of_acks_delivers(bootstrap: str, topic: str, acks: int | str) -> None:
     with Producer(bootstrap, acks=acks) as producer:
         deliveries = [producer.send(topic, b"%d" % number) for number in range(100)]
-        offsets = [one.result(SECONDS).offset for one in deliveries]
+        offsets = [delivery.result(SECONDS).offset for delivery in deliveries]
     assert offsets == ([-1] * 100 if acks == 0 else list(range(100)))
     wait_until(lambda: len(read_partition(bootstrap, topic)) == 100, "the arrival of all records")
-    assert [one.value for one in read_partition(bootstrap, topic)] == [b"%d" % number for number in range(100)]
+    assert [record.value for record in read_partition(bootstrap, topic)] == [b"%d" % number for number in range(100)]
 
 
 @pytest.mark.any_broker
@@ -88,15 +88,15 @@ def test_a_record_larger_than_batch_size_is_sent_alone(bootstrap: str, topic: st
     with Producer(bootstrap, batch_size=1000) as producer:
         for value in values:
             producer.send(topic, value)
-    assert [one.value for one in read_partition(bootstrap, topic)] == values
+    assert [record.value for record in read_partition(bootstrap, topic)] == values
 
 
 @pytest.mark.any_broker
 def test_batch_size_zero_sends_each_record_alone(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, batch_size=0) as producer:
         deliveries = [producer.send(topic, b"%d" % number) for number in range(50)]
-    assert [one.result().offset for one in deliveries] == list(range(50))
-    assert [one.value for one in read_partition(bootstrap, topic)] == [b"%d" % number for number in range(50)]
+    assert [delivery.result().offset for delivery in deliveries] == list(range(50))
+    assert [record.value for record in read_partition(bootstrap, topic)] == [b"%d" % number for number in range(50)]
 
 
 @pytest.mark.any_broker
@@ -105,8 +105,8 @@ def test_keys_map_to_partitions_as_in_java(bootstrap: str, new_topic: NewTopic) 
     keys = [b"%d" % number for number in range(300)]
     with Producer(bootstrap) as producer:
         deliveries = [producer.send(topic, b"", key) for key in keys]
-    assert [one.result().partition for one in deliveries] == [partition_for_key(key, 7) for key in keys]
-    assert {one.key for one in read_topic(bootstrap, topic, 7)} == set(keys)
+    assert [delivery.result().partition for delivery in deliveries] == [partition_for_key(key, 7) for key in keys]
+    assert {record.key for record in read_topic(bootstrap, topic, 7)} == set(keys)
 
 
 @pytest.mark.any_broker
@@ -114,7 +114,7 @@ def test_keyless_records_fill_one_partitions_batch_before_the_next(bootstrap: st
     topic = new_topic(4)
     with Producer(bootstrap, batch_size=10_000, linger_ms=1000) as producer:
         deliveries = [producer.send(topic, bytes(1000)) for _ in range(900)]
-    partitions = [one.result().partition for one in deliveries]
+    partitions = [delivery.result().partition for delivery in deliveries]
     changes = sum(before != after for before, after in itertools.pairwise(partitions))
     assert changes == 99  # nine records per batch
     assert set(partitions) == {0, 1, 2, 3}
@@ -151,7 +151,10 @@ def test_serializers_are_not_called_for_none(bootstrap: str, topic: str) -> None
         producer.send(topic, None)
         with pytest.raises(TypeError, match="descriptor 'encode'"):
             producer.send(topic, 1, key=7)
-    assert [(one.key, one.value) for one in read_partition(bootstrap, topic)] == [(b"key", b'{"a": 1}'), (None, None)]
+    assert [(record.key, record.value) for record in read_partition(bootstrap, topic)] == [
+        (b"key", b'{"a": 1}'),
+        (None, None),
+    ]
 
 
 @pytest.mark.any_broker
@@ -193,7 +196,7 @@ def test_a_callback_may_send_but_not_flush(bootstrap: str, topic: str) -> None:
 
         producer.send(topic, b"leader", on_delivery=follow).result(SECONDS)
         wait_until(lambda: bool(problems), "the refusal of the flush")
-    assert [one.result().offset for one in followers] == [1]
+    assert [delivery.result().offset for delivery in followers] == [1]
     assert "would never return" in str(problems[0])
 
 
@@ -201,7 +204,7 @@ def test_a_callback_may_send_but_not_flush(bootstrap: str, topic: str) -> None:
 def test_deliveries_can_be_awaited(bootstrap: str, topic: str) -> None:
     async def send_and_wait() -> list[int]:
         deliveries = [producer.send(topic, b"%d" % number) for number in range(20)]
-        return [(await one).offset for one in deliveries]
+        return [(await delivery).offset for delivery in deliveries]
 
     with Producer(bootstrap) as producer:
         assert asyncio.run(send_and_wait()) == list(range(20))
@@ -211,9 +214,9 @@ def test_deliveries_can_be_awaited(bootstrap: str, topic: str) -> None:
 def test_flush_waits_for_all_earlier_records(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         deliveries = [producer.send(topic, b"%d" % number) for number in range(10)]
-        assert not any(one.done() for one in deliveries)
+        assert not any(delivery.done() for delivery in deliveries)
         producer.flush(SECONDS)
-        assert all(one.done() for one in deliveries)
+        assert all(delivery.done() for delivery in deliveries)
 
 
 @pytest.mark.any_broker
@@ -237,24 +240,25 @@ def test_a_batch_that_is_too_large_for_the_topic_is_split(bootstrap: str, new_to
     order: list[int] = []
     with Producer(bootstrap, linger_ms=500) as producer:
         deliveries = [
-            producer.send(topic, value, on_delivery=lambda one: order.append(one.result().offset)) for value in values
+            producer.send(topic, value, on_delivery=lambda delivery: order.append(delivery.result().offset))
+            for value in values
         ]
         producer.flush(SECONDS)
-        assert [one.result().offset for one in deliveries] == list(range(100))
+        assert [delivery.result().offset for delivery in deliveries] == list(range(100))
         with pytest.raises(RecordTooLargeError):
             producer.send(topic, bytes(6000)).result(SECONDS)
         assert producer.send(topic, b"next").result(SECONDS).offset == 100
     assert order == list(range(100))
-    assert [one.value for one in read_partition(bootstrap, topic)] == [*values, b"next"]
+    assert [record.value for record in read_partition(bootstrap, topic)] == [*values, b"next"]
 
 
 @pytest.mark.any_broker
 def test_a_topic_with_log_append_time_returns_the_brokers_timestamps(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(1, {"message.timestamp.type": "LogAppendTime"})
     with Producer(bootstrap) as producer:
-        told = producer.send(topic, b"", timestamp=1000).result(SECONDS)
-    assert told.timestamp == read_partition(bootstrap, topic)[0].timestamp
-    assert told.timestamp > 1_600_000_000_000
+        record = producer.send(topic, b"", timestamp=1000).result(SECONDS)
+    assert record.timestamp == read_partition(bootstrap, topic)[0].timestamp
+    assert record.timestamp > 1_600_000_000_000
 
 
 @pytest.mark.any_broker
@@ -350,34 +354,32 @@ def test_sixteen_threads_share_a_producer(bootstrap: str, new_topic: NewTopic) -
     deliveries: dict[int, list[Delivery]] = {}
     problems: list[BaseException] = []
 
-    def run(thread: int) -> None:
+    def run(name: int) -> None:
         try:
-            deliveries[thread] = [
-                producer.send(topic, b"%d:%d" % (thread, number), b"%d" % thread) for number in range(5000)
-            ]
-            deliveries[thread][-1].result(SECONDS)
+            deliveries[name] = [producer.send(topic, b"%d:%d" % (name, number), b"%d" % name) for number in range(5000)]
+            deliveries[name][-1].result(SECONDS)
         except BaseException as error:
             problems.append(error)
 
     with Producer(bootstrap, linger_ms=1, batch_size=4000, buffer_memory=300_000) as producer:
         threads = [threading.Thread(target=run, args=(number,)) for number in range(16)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert problems == []
     stored = read_topic(bootstrap, topic, 3)
     assert len(stored) == 16 * 5000
     by_thread: dict[int, list[int]] = {}
-    places = {(record.partition, record.offset): record.value for record in stored}
-    for value in places.values():
+    values = {(record.partition, record.offset): record.value for record in stored}
+    for value in values.values():
         assert value is not None
         by_thread.setdefault(int(value.partition(b":")[0]), []).append(int(value.partition(b":")[2]))
     assert all(numbers == list(range(5000)) for numbers in by_thread.values())
-    for thread, sent in deliveries.items():
+    for name, sent in deliveries.items():
         for number in range(0, 5000, 499):
-            told = sent[number].result()
-            assert places[told.partition, told.offset] == b"%d:%d" % (thread, number)
+            record = sent[number].result()
+            assert values[record.partition, record.offset] == b"%d:%d" % (name, number)
 
 
 def test_a_garbage_collected_producer_sends_its_records_and_stops_its_thread(bootstrap: str, topic: str) -> None:
@@ -386,7 +388,7 @@ def test_a_garbage_collected_producer_sends_its_records_and_stops_its_thread(boo
     with pytest.warns(ResourceWarning, match="was not closed"):
         del producer
     assert delivery.result(SECONDS).offset == 0
-    wait_until(lambda: all("dropped" not in one.name for one in threading.enumerate()), "the end of the thread")
+    wait_until(lambda: all("dropped" not in thread.name for thread in threading.enumerate()), "the end of the thread")
 
 
 def test_close_in_a_callback_does_not_wait_for_itself(bootstrap: str, topic: str) -> None:
@@ -404,7 +406,7 @@ def test_close_in_a_callback_does_not_wait_for_itself(bootstrap: str, topic: str
     assert called.wait(SECONDS)
     assert first.result(0).offset == 0
     assert isinstance(left[0].exception(SECONDS), ClientClosedError)
-    wait_until(lambda: all("callback" not in one.name for one in threading.enumerate()), "the end of the thread")
+    wait_until(lambda: all("callback" not in thread.name for thread in threading.enumerate()), "the end of the thread")
 
 
 def test_a_timed_out_result_does_not_cancel_the_delivery(bootstrap: str, topic: str) -> None:

@@ -71,12 +71,12 @@ class PickyBroker:
         answers = []
         with self._lock:
             for topic, partitions in topics:
-                told = []
+                responses = []
                 for partition, start, end in partitions:
                     data = bytes(request.body[start:end])
                     [batch] = batches(data)
                     batch.check_crc()
-                    values = [one.value or b"" for one in read_records(data)]
+                    values = [record.value or b"" for record in read_records(data)]
                     header = batch.header
                     sent = Sent(partition, header.producer_id, header.producer_epoch, header.base_sequence, values)
                     self.got.append(sent)
@@ -86,10 +86,10 @@ class PickyBroker:
                     assert isinstance(outcome, int)
                     if not outcome:
                         self.stored += values
-                    told.append(
+                    responses.append(
                         ProducedPartition(partition, outcome, len(self.stored) - len(values) if not outcome else -1)
                     )
-                answers.append((topic, told))
+                answers.append((topic, responses))
         return request.framed(encode_produce_response(request.version, answers))
 
 
@@ -117,9 +117,9 @@ def in_turn(*codes: object) -> Callable[[Sent], object]:
 
 def test_sequence_numbers_count_records(picky: PickyBroker) -> None:
     with producer_for(picky, batch_size=0) as producer:
-        for one in numbered(producer, 5):
-            one.result(SECONDS)
-    assert [(one.producer_id, one.epoch, one.sequence) for one in picky.got] == [
+        for delivery in numbered(producer, 5):
+            delivery.result(SECONDS)
+    assert [(batch.producer_id, batch.epoch, batch.sequence) for batch in picky.got] == [
         (100, 0, number) for number in range(5)
     ]
 
@@ -129,9 +129,9 @@ def test_the_first_batch_of_a_producer_is_sent_alone(picky: PickyBroker) -> None
     failures = in_turn(ErrorCode.not_leader_or_follower, ErrorCode.not_leader_or_follower)
     picky.answer = failures
     with producer_for(picky, batch_size=0) as producer:
-        for one in numbered(producer, 5):
-            one.result(SECONDS)
-    assert [one.sequence for one in picky.got] == [0, 0, 0, 1, 2, 3, 4]
+        for delivery in numbered(producer, 5):
+            delivery.result(SECONDS)
+    assert [batch.sequence for batch in picky.got] == [0, 0, 0, 1, 2, 3, 4]
     assert picky.stored == [b"%d" % number for number in range(5)]
 
 
@@ -153,9 +153,9 @@ def test_order_is_kept_when_one_of_several_in_flight_fails(picky: PickyBroker) -
     picky.answer = answer
     with producer_for(picky, batch_size=0) as producer:
         deliveries = numbered(producer, 40)
-        assert [one.result(SECONDS).offset for one in deliveries] == list(range(40))
+        assert [delivery.result(SECONDS).offset for delivery in deliveries] == list(range(40))
     assert picky.stored == [b"%d" % number for number in range(40)]
-    assert {one.epoch for one in picky.got} == {0}
+    assert {batch.epoch for batch in picky.got} == {0}
 
 
 def test_a_lost_connection_has_all_batches_sent_again_in_order(picky: PickyBroker) -> None:
@@ -175,22 +175,37 @@ def test_a_lost_connection_has_all_batches_sent_again_in_order(picky: PickyBroke
 
     picky.answer = answer
     with producer_for(picky, batch_size=0) as producer:
-        for one in numbered(producer, 20):
-            one.result(SECONDS)
+        for delivery in numbered(producer, 20):
+            delivery.result(SECONDS)
     assert picky.stored == [b"%d" % number for number in range(20)]
     assert picky.fake.connections > 5
+
+
+@pytest.mark.parametrize(("seconds", "reports"), [(5.0, 0), (0.0, 1)])
+def test_refusals_are_reported_once_and_only_when_they_last(
+    picky: PickyBroker,
+    seconds: float,
+    reports: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stratalog.client.batch_completion.REPORT_REFUSALS_AFTER", seconds)
+    picky.answer = in_turn(*[int(ErrorCode.not_enough_replicas)] * 5)
+    with producer_for(picky) as producer:
+        producer.send("topic", b"value").result(SECONDS)
+    assert sum("NOT_ENOUGH_REPLICAS" in record.message for record in caplog.records) == reports
 
 
 @pytest.mark.parametrize("code", [ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id])
 def test_a_broker_that_has_lost_the_producers_state_gets_a_new_epoch(picky: PickyBroker, code: ErrorCode) -> None:
     with producer_for(picky, batch_size=0) as producer:
-        for one in numbered(producer, 3):
-            one.result(SECONDS)
+        for delivery in numbered(producer, 3):
+            delivery.result(SECONDS)
         picky.answer = lambda batch: 0 if batch.epoch == 1 else int(code)
-        for one in numbered(producer, 3, 3):
-            one.result(SECONDS)
+        for delivery in numbered(producer, 3, 3):
+            delivery.result(SECONDS)
     assert picky.stored == [b"%d" % number for number in range(6)]
-    assert [(one.epoch, one.sequence) for one in picky.got if one.epoch == 1] == [(1, 0), (1, 1), (1, 2)]
+    assert [(batch.epoch, batch.sequence) for batch in picky.got if batch.epoch == 1] == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_an_exhausted_epoch_gets_a_new_producer_id(picky: PickyBroker) -> None:
@@ -199,7 +214,7 @@ def test_an_exhausted_epoch_gets_a_new_producer_id(picky: PickyBroker) -> None:
         producer._accumulator.topics["topic"].partitions[0].begin_epoch(100, 32766)
         picky.answer = in_turn(int(ErrorCode.unknown_producer_id))
         producer.send("topic", b"second").result(SECONDS)
-    assert [(one.producer_id, one.epoch, one.sequence) for one in picky.got] == [
+    assert [(batch.producer_id, batch.epoch, batch.sequence) for batch in picky.got] == [
         (100, 0, 0),
         (100, 32766, 0),
         (101, 0, 0),
@@ -243,7 +258,7 @@ def test_records_without_a_response_fail_after_delivery_timeout_ms(picky: PickyB
     picky.fake.say(ApiKey.PRODUCE, None)
     with producer_for(picky, request_timeout_ms=100, delivery_timeout_ms=300) as producer:
         deliveries = numbered(producer, 10)
-        assert all(isinstance(one.exception(SECONDS), DeliveryTimeoutError) for one in deliveries)
+        assert all(isinstance(delivery.exception(SECONDS), DeliveryTimeoutError) for delivery in deliveries)
 
 
 def test_a_response_without_the_partition_is_no_acknowledgement(picky: PickyBroker) -> None:
@@ -263,10 +278,10 @@ def test_batches_are_split_until_they_fit(picky: PickyBroker) -> None:
     picky.answer = lambda batch: 0 if len(batch.values) <= 3 else int(ErrorCode.message_too_large)
     with Producer(picky.fake.address, linger_ms=200, **QUICK) as producer:
         deliveries = numbered(producer, 50)
-        assert [one.result(SECONDS).offset for one in deliveries] == list(range(50))
+        assert [delivery.result(SECONDS).offset for delivery in deliveries] == list(range(50))
     assert picky.stored == [b"%d" % number for number in range(50)]
-    stored = [one for one in picky.got if len(one.values) <= 3]
-    assert [one.sequence for one in stored] == [int(one.values[0]) for one in stored]
+    stored = [batch for batch in picky.got if len(batch.values) <= 3]
+    assert [batch.sequence for batch in stored] == [int(batch.values[0]) for batch in stored]
 
 
 def test_a_single_record_that_is_too_large_fails(picky: PickyBroker) -> None:
@@ -296,8 +311,8 @@ def test_no_more_than_five_requests_are_in_flight(picky: PickyBroker) -> None:
             deliveries[0].result(0.1)
         assert in_flight.in_flight == 5
         gate.set()
-        for one in deliveries:
-            one.result(SECONDS)
+        for delivery in deliveries:
+            delivery.result(SECONDS)
     assert picky.stored == [b"%d" % number for number in range(32)]
 
 
@@ -333,7 +348,7 @@ def test_a_table_changed_after_send_fails_without_failing_later_records(picky: P
         gate.set()
         with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory changed"):
             changed.result(SECONDS)
-        assert [place.rows for place in sound.result(SECONDS)] == [1]
+        assert [part.rows for part in sound.result(SECONDS)] == [1]
         assert producer._accumulator.used == 0
     assert picky.stored == [b"sound"]
 
@@ -347,9 +362,9 @@ def test_a_producer_id_that_is_refused_fails_records(picky: PickyBroker) -> None
 
 def test_without_idempotence_no_producer_id_is_requested(picky: PickyBroker) -> None:
     with producer_for(picky, enable_idempotence=False, batch_size=0) as producer:
-        for one in numbered(producer, 3):
-            one.result(SECONDS)
-    assert [(one.producer_id, one.epoch, one.sequence) for one in picky.got] == [(-1, -1, -1)] * 3
+        for delivery in numbered(producer, 3):
+            delivery.result(SECONDS)
+    assert [(batch.producer_id, batch.epoch, batch.sequence) for batch in picky.got] == [(-1, -1, -1)] * 3
     assert picky.ids == 0
 
 
@@ -359,8 +374,8 @@ def test_a_moved_leader_is_followed(picky: PickyBroker) -> None:
     other.stored = picky.stored  # both share one log
     with other.fake:
         brokers = [
-            {"node_id": number, "host": "127.0.0.1", "port": one.fake.port, "rack": None}
-            for number, one in ((1, picky), (2, other))
+            {"node_id": number, "host": "127.0.0.1", "port": fake.fake.port, "rack": None}
+            for number, fake in ((1, picky), (2, other))
         ]
         leader = 1
 
@@ -374,11 +389,11 @@ def test_a_moved_leader_is_followed(picky: PickyBroker) -> None:
             numbered(producer, 1)[0].result(SECONDS)
             leader = 2
             picky.answer = lambda batch: int(ErrorCode.not_leader_or_follower)
-            for one in numbered(producer, 20, 1):
-                one.result(SECONDS)
+            for delivery in numbered(producer, 20, 1):
+                delivery.result(SECONDS)
     assert picky.stored == [b"%d" % number for number in range(21)]
-    assert [one.sequence for one in other.got] == list(range(1, 21))
-    assert {one.epoch for one in other.got} == {0}
+    assert [batch.sequence for batch in other.got] == list(range(1, 21))
+    assert {batch.epoch for batch in other.got} == {0}
 
 
 def test_a_partition_without_a_leader_waits_for_one(picky: PickyBroker) -> None:

@@ -35,10 +35,10 @@ def test_all_columns_are_stored(bootstrap: str, new_topic: NewTopic) -> None:
         }
     )
     with Producer(bootstrap) as producer:
-        places = producer.send_arrow(topic, table).result(SECONDS)
+        stored_parts = producer.send_arrow(topic, table).result(SECONDS)
     by_key = partition_for_key(b"k", 3)
-    stored = {one.value: one for one in read_topic(bootstrap, topic, 3)}
-    assert sum(place.rows for place in places) == len(stored) == 4
+    stored = {record.value: record for record in read_topic(bootstrap, topic, 3)}
+    assert sum(part.rows for part in stored_parts) == len(stored) == 4
     milliseconds = int(when.timestamp() * 1000)
     assert stored[b"a"][2:] == (milliseconds, b"k", b"a", [("h", b"1")])
     assert stored[b"a"].partition == by_key
@@ -58,13 +58,13 @@ def test_rows_go_to_the_partition_of_their_key_in_order(bootstrap: str, new_topi
     keys = [b"%d" % (number % 97) for number in range(rows)]
     table = pa.table({"key": keys, "value": [b"%d" % number for number in range(rows)]})
     with Producer(bootstrap, batch_size=10_000, compression_type=codec, buffer_memory=200_000) as producer:
-        places = producer.send_arrow(topic, table.slice(3)).result(SECONDS)
-    assert sum(place.rows for place in places) == rows - 3
+        stored_parts = producer.send_arrow(topic, table.slice(3)).result(SECONDS)
+    assert sum(part.rows for part in stored_parts) == rows - 3
     for partition in range(5):
         stored = read_partition(bootstrap, topic, partition)
-        wanted = [number for number in range(3, rows) if partition_for_key(keys[number], 5) == partition]
-        assert [int(one.value or b"") for one in stored] == wanted
-        offsets = [place.offset for place in places if place.partition == partition]
+        expected = [number for number in range(3, rows) if partition_for_key(keys[number], 5) == partition]
+        assert [int(record.value or b"") for record in stored] == expected
+        offsets = [part.offset for part in stored_parts if part.partition == partition]
         assert offsets == sorted(offsets)
 
 
@@ -73,9 +73,9 @@ def test_keyless_rows_change_partition_from_batch_to_batch(bootstrap: str, new_t
     table = pa.table({"value": [bytes(1000)] * 2000})
     with Producer(bootstrap, batch_size=20_000) as producer:
         delivery = producer.send_arrow(topic, table)
-        places = delivery.result(SECONDS)
+        stored_parts = delivery.result(SECONDS)
         assert delivery.done()
-    assert {place.partition for place in places} == {0, 1, 2, 3}
+    assert {part.partition for part in stored_parts} == {0, 1, 2, 3}
     assert len(read_topic(bootstrap, topic, 4)) == 2000
 
 
@@ -84,7 +84,7 @@ def test_tables_and_records_of_one_thread_are_stored_in_order(bootstrap: str, to
         for number in range(0, 30, 3):
             producer.send(topic, b"%d" % number)
             producer.send_arrow(topic, pa.table({"value": [b"%d" % (number + 1), b"%d" % (number + 2)]}))
-    assert [int(one.value or b"") for one in read_partition(bootstrap, topic)] == list(range(30))
+    assert [int(record.value or b"") for record in read_partition(bootstrap, topic)] == list(range(30))
 
 
 def test_small_chunks_are_joined(bootstrap: str, topic: str) -> None:
@@ -100,9 +100,9 @@ def test_batches_that_are_too_large_for_the_topic_are_split(bootstrap: str, new_
     topic = new_topic(1, {"max.message.bytes": "5000"})
     values = [b"%d" % number * 100 for number in range(200)]
     with Producer(bootstrap) as producer:
-        places = producer.send_arrow(topic, pa.table({"value": values})).result(SECONDS)
-    assert sum(place.rows for place in places) == 200
-    assert [one.value for one in read_partition(bootstrap, topic)] == values
+        stored_parts = producer.send_arrow(topic, pa.table({"value": values})).result(SECONDS)
+    assert sum(part.rows for part in stored_parts) == 200
+    assert [record.value for record in read_partition(bootstrap, topic)] == values
 
 
 def test_an_error_in_a_table_is_raised_before_anything_is_sent(bootstrap: str, topic: str) -> None:

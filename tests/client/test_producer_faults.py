@@ -62,7 +62,10 @@ class Load:
         """Wait until a record that is sent from now on is acknowledged."""
         marks = {partition: len(sent) for partition, sent in self.deliveries.items()}
         wait_until(
-            lambda: any(sent[marks[one] :] and sent[marks[one]].done() for one, sent in self.deliveries.items()),
+            lambda: any(
+                sent[marks[partition] :] and sent[marks[partition]].done()
+                for partition, sent in self.deliveries.items()
+            ),
             "an acknowledgement",
         )
 
@@ -94,9 +97,9 @@ def test_kills_lose_and_duplicate_no_record_and_keep_the_order(
             load.stop()
         producer.flush(SECONDS)
         for partition, sent in load.deliveries.items():
-            assert [one.result(0).offset for one in sent] == list(range(len(sent)))
+            assert [delivery.result(0).offset for delivery in sent] == list(range(len(sent)))
             stored = read_partition(own_broker.address, "load", partition)
-            assert [one.value for one in stored] == [b"%d" % number for number in range(len(sent))]
+            assert [record.value for record in stored] == [b"%d" % number for number in range(len(sent))]
     assert own_broker.errors() == []
 
 
@@ -120,8 +123,8 @@ def test_with_a_hung_broker_the_buffer_stays_limited_and_every_record_fails(own_
                     deliveries.append(producer.send("topic", bytes(1000)))
                     assert producer._accumulator.used <= 500_000
             assert len(deliveries) > 300
-            for one in deliveries:
-                problem = one.exception(SECONDS)
+            for delivery in deliveries:
+                problem = delivery.exception(SECONDS)
                 assert isinstance(problem, DeliveryTimeoutError)
                 assert "delivery.timeout.ms = 6000" in str(problem)
             wait_until(lambda: producer._accumulator.used == 0, "the release of all memory")
@@ -167,7 +170,7 @@ def test_order_is_kept_after_records_have_expired(own_broker: BrokerProcess) -> 
         acknowledged = [value for value, delivery in sent if delivery.exception(SECONDS) is None]
         last = producer.send("topic", b"last", partition=0)
         assert last.result(SECONDS).offset >= len(acknowledged)
-    stored = [one.value for one in read_partition(own_broker.address, "topic")]
+    stored = [record.value for record in read_partition(own_broker.address, "topic")]
     assert len(stored) == len(set(stored))
     kept = set(acknowledged)
     assert [value for value in stored if value in kept] == acknowledged
@@ -195,7 +198,7 @@ def test_close_with_a_short_timeout_fails_the_remaining_records(own_broker: Brok
     with pytest.raises(RequestTimeoutError, match="100 records are not acknowledged after 0"):
         producer.flush(0.1)
     producer.close(timeout=0.1)
-    assert all(isinstance(one.exception(0), ClientClosedError) for one in deliveries)
+    assert all(isinstance(delivery.exception(0), ClientClosedError) for delivery in deliveries)
     assert called == deliveries
     own_broker.start()
 
@@ -239,18 +242,18 @@ def test_a_forked_childs_calls_are_refused(own_broker: BrokerProcess) -> None:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            said = []
+            outcomes = []
             for call in (lambda: producer.send("topic", b"child"), lambda: delivery.result(5), producer.flush):
                 try:
                     call()
                 except ForkedClientError:
-                    said.append("forked")
+                    outcomes.append("forked")
                 except BaseException as error:
-                    said.append(repr(error))
+                    outcomes.append(repr(error))
             producer.close()
             with Producer(own_broker.address) as own:
-                said.append(str(own.send("topic", b"child").result(30).offset >= 0))
-            os.write(write, ",".join(said).encode())
+                outcomes.append(str(own.send("topic", b"child").result(30).offset >= 0))
+            os.write(write, ",".join(outcomes).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:

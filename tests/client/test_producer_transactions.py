@@ -86,7 +86,7 @@ def test_sequence_numbers_after_an_abort_with_records_in_flight_are_accepted(
             producer.abort()
         else:
             producer.commit()
-            assert [one.exception(0) for one in deliveries] == [None] * 20
+            assert [delivery.exception(0) for delivery in deliveries] == [None] * 20
             committed += values
     expect_committed(bootstrap, topic, committed)
 
@@ -109,10 +109,12 @@ def test_every_delivery_of_an_aborted_transaction_fails_with_that_reason(
     producer = producers(linger_ms=60_000, delivery_timeout_ms=120_000)
     called: list[BaseException | None] = []
     producer.begin()
-    deliveries = [producer.send(topic, b"never sent", on_delivery=lambda one: called.append(one.exception(0)))]
+    deliveries = [
+        producer.send(topic, b"never sent", on_delivery=lambda delivery: called.append(delivery.exception(0)))
+    ]
     table = producer.send_arrow(other, pa.table({"value": [b"perhaps sent"]}))
     producer.abort()
-    for error in (*(one.exception(0) for one in deliveries), *called):
+    for error in (*(delivery.exception(0) for delivery in deliveries), *called):
         assert isinstance(error, TransactionAbortedError)
         assert "was aborted" in str(error)
     assert table.exception(0) is None or isinstance(table.exception(0), TransactionAbortedError)
@@ -338,17 +340,17 @@ def test_offsets_are_committed_by_the_commit_and_not_by_an_abort(
         isolation_level="read_committed",
     ) as consumer:
         consumer.subscribe([source])
-        place = TopicPartition(source, 0)
+        partition = TopicPartition(source, 0)
         seen: list[bytes | None] = []
         while len(seen) < 10:
             seen += [record.value for records in consumer.poll(60).values() for record in records]
         for end, ends, committed in ((4, producer.abort, None), (7, producer.commit, 7), (9, producer.abort, 7)):
             producer.begin()
             producer.send(target, b"%d" % end)
-            producer.send_offsets_to_transaction({place: end}, consumer.group_metadata())
+            producer.send_offsets_to_transaction({partition: end}, consumer.group_metadata())
             ends()
-            found = consumer.committed([place])[place]
-            assert (None if found is None else found.offset) == committed
+            stored = consumer.committed([partition])[partition]
+            assert (None if stored is None else stored.offset) == committed
     expect_committed(bootstrap, target, [b"7"])
 
 
@@ -399,9 +401,9 @@ def test_a_prepared_transaction_outlives_its_producer(bootstrap: str, topic: str
                 call()
     assert pickle.loads(pickle.dumps(prepared)) == prepared
     with Admin(bootstrap) as admin:
-        [told] = admin.describe_transactions([name]).values()
-        assert told.state == "Ongoing"
-        assert (told.producer_id, told.producer_epoch) == (prepared.producer_id, prepared.producer_epoch)
+        [described] = admin.describe_transactions([name]).values()
+        assert described.state == "Ongoing"
+        assert (described.producer_id, described.producer_epoch) == (prepared.producer_id, prepared.producer_epoch)
     assert read_values(bootstrap, topic) == []
 
 

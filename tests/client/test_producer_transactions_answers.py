@@ -81,16 +81,16 @@ class Coordinator:
         return left.pop(0) if left else 0
 
     def _find(self, request: Request) -> Answer:
-        asked = decode_request(request.key, request.version, request.body)
-        found = [
+        body = decode_request(request.key, request.version, request.body)
+        coordinators = [
             {"key": key, "node_id": 1, "host": "127.0.0.1", "port": self.fake.port, "error_code": 0}
-            for key in asked.coordinator_keys
+            for key in body.coordinator_keys
         ]
-        return {"coordinators": found}
+        return {"coordinators": coordinators}
 
     def _init(self, request: Request) -> Answer:
-        asked = decode_request(request.key, request.version, request.body)
-        self.claims.append((asked.producer_id, asked.producer_epoch))
+        body = decode_request(request.key, request.version, request.body)
+        self.claims.append((body.producer_id, body.producer_epoch))
         code = self._code(request.key)
         if not code:
             self.epoch += 1
@@ -101,7 +101,7 @@ class Coordinator:
         answers = []
         with self._lock:
             for topic, partitions in topics:
-                told = []
+                responses = []
                 for partition, start, end in partitions:
                     [batch] = batches(bytes(request.body[start:end]))
                     header = batch.header
@@ -118,8 +118,8 @@ class Coordinator:
                     if code is SILENCE:
                         return SILENCE
                     assert isinstance(code, int)
-                    told.append(ProducedPartition(partition, code, -1 if code else 0))
-                answers.append((topic, told))
+                    responses.append(ProducedPartition(partition, code, -1 if code else 0))
+                answers.append((topic, responses))
         return request.framed(encode_produce_response(request.version, answers))
 
     def _add(self, request: Request) -> Answer:
@@ -136,8 +136,8 @@ class Coordinator:
         return {"topics": [{"name": "topic", "partitions": [{"partition_index": 0, "error_code": code}]}]}
 
     def _end(self, request: Request) -> Answer:
-        asked = decode_request(request.key, request.version, request.body)
-        self.ends.append((asked.producer_id, asked.producer_epoch, asked.committed))
+        body = decode_request(request.key, request.version, request.body)
+        self.ends.append((body.producer_id, body.producer_epoch, body.committed))
         code = self._code(request.key)
         if code is SILENCE:
             return code
@@ -306,11 +306,11 @@ def test_fatal_errors_of_the_producer_stay(coordinator: Coordinator, errors: Err
             lambda: producer.send("topic", b"2"),
             lambda: producer.send_offsets_to_transaction({PLACE: 1}, GROUP),
         ]
-        asked = len(coordinator.ends)
+        ends_before = len(coordinator.ends)
         for call in calls:
             with pytest.raises(kind, match=r"(?i)close (it|this producer)"):
                 call()
-        assert len(coordinator.ends) == asked
+        assert len(coordinator.ends) == ends_before
 
 
 @pytest.mark.parametrize(

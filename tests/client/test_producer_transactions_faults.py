@@ -143,8 +143,8 @@ def test_expired_records_doom_the_transaction(own_broker: BrokerProcess) -> None
         assert producer.partitions_for("topic")
         own_broker.kill()
         deliveries = [producer.send("topic", b"lost", partition=number) for number in range(2)]
-        for one in deliveries:
-            assert isinstance(one.exception(60), ClientError)
+        for delivery in deliveries:
+            assert isinstance(delivery.exception(60), ClientError)
         with pytest.raises(TransactionAbortableError, match=r"not acknowledged within delivery\.timeout\.ms"):
             producer.commit()
         own_broker.start()
@@ -236,7 +236,7 @@ def test_a_forked_child_can_not_use_the_transaction(broker: BrokerProcess, topic
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            said = []
+            outcomes = []
             calls: list[Callable[[], object]] = [
                 producer.begin,
                 producer.commit,
@@ -249,11 +249,11 @@ def test_a_forked_child_can_not_use_the_transaction(broker: BrokerProcess, topic
                 try:
                     call()
                 except ForkedClientError:
-                    said.append("forked")
+                    outcomes.append("forked")
                 except BaseException as error:
-                    said.append(repr(error))
+                    outcomes.append(repr(error))
             producer.close()
-            os.write(write, ",".join(said).encode())
+            os.write(write, ",".join(outcomes).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from stratalog.client.admin_settings import AdminOptions, AdminSettings
 from stratalog.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from stratalog.client.producer_settings import ProducerOptions, ProducerSettings
-from stratalog.client.settings import CommonSettings, ServerAddress
+from stratalog.client.settings import AdminOptions, AdminSettings, CommonSettings, ServerAddress
 from stratalog.errors import ConfigError
 from stratalog.settings import underscored
 
 
-def servers(given: object) -> list[tuple[str, int]]:
-    return [(one.host, one.port) for one in CommonSettings.from_options(given, {}).bootstrap_servers]
+def servers(servers: object) -> list[tuple[str, int]]:
+    return [(server.host, server.port) for server in CommonSettings.from_options(servers, {}).bootstrap_servers]
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("notation", "read"),
     [
         ("localhost:9093", [("localhost", 9093)]),
         ("localhost", [("localhost", 9092)]),
@@ -31,12 +30,12 @@ def servers(given: object) -> list[tuple[str, int]]:
         ("PLAINTEXT://a:1", [("a", 1)]),
     ],
 )
-def test_bootstrap_servers_accept_all_common_notations(given: object, read: list[tuple[str, int]]) -> None:
-    assert servers(given) == read
+def test_bootstrap_servers_accept_all_common_notations(notation: object, read: list[tuple[str, int]]) -> None:
+    assert servers(notation) == read
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("notation", "why"),
     [
         ("", "at least one broker"),
         ([], "at least one broker"),
@@ -53,9 +52,9 @@ def test_bootstrap_servers_accept_all_common_notations(given: object, read: list
         ("http://a:1", "only PLAINTEXT"),
     ],
 )
-def test_servers_that_are_not_valid_are_named(given: object, why: str) -> None:
+def test_servers_that_are_not_valid_are_named(notation: object, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"bootstrap\.servers .*{why}"):
-        servers(given)
+        servers(notation)
 
 
 def test_an_address_is_formatted_as_host_and_port() -> None:

@@ -24,3 +24,13 @@ def cluster(tmp_path: Path) -> Iterator[LabCluster]:
         yield running.start()
     finally:
         running.kill()
+
+
+@pytest.fixture(scope="module")
+def linked_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCluster]:
+    """A cluster whose brokers can be cut off, for the tests of a module: each leaves it as it was."""
+    running = LabCluster(tmp_path_factory.mktemp("cluster"), settings=SETTINGS, dies_with_thread=True, links=True)
+    try:
+        yield running.start()
+    finally:
+        running.kill()

@@ -1,10 +1,11 @@
-"""A producer that never stops, and the history of what it was told: the measure of what a cluster may not lose."""
+"""A producer that never stops, and the history of its acknowledgements: the measure of what a cluster may not lose."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -14,8 +15,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stratalog.lab.cluster import LabCluster
+from stratalog.protocol.api_keys import ApiKey
+from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
 
 _SECONDS = 60.0
+_ASK_SECONDS = 5.0
+
+HANGING = {"socket.timeout.ms": 4000}
+"""Settings of a client that soon gives up on a broker that does not answer."""
 
 
 class Acknowledged(NamedTuple):
@@ -96,12 +103,13 @@ class Traffic:
         left = self._producer.flush(_SECONDS if kind is None else 0)
         assert kind is not None or left == 0, f"{left} records got no answer"
 
-    def check(self) -> None:
-        """Read everything, and compare it with the history: nothing is lost, doubled, or out of order."""
+    def check(self, *, ignoring: bytes | None = None) -> None:
+        """Read everything, and compare it with the history: nothing is lost, doubled, or out of order. Records with the
+        value `ignoring` may be there: others than this client wrote them."""
         read = read_all(self.cluster.bootstrap_servers, self.topic, self.partitions)
         for partition in range(self.partitions):
             records = read[partition]
-            numbers = [int(value) for value in records.values()]
+            numbers = [int(value) for value in records.values() if value != ignoring]
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
             assert len(set(numbers)) == len(numbers), f"partition {partition} has a record twice"
             for each in self.acknowledged:
@@ -145,36 +153,139 @@ def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, d
         consumer.close()
 
 
-def create_topic(cluster: LabCluster, topic: str, partitions: int = 1, replicas: int = 3, **settings: str) -> None:
-    """Create a topic, and wait until all of its partitions have leaders and full ISRs."""
+def create_topic(
+    cluster: LabCluster,
+    topic: str,
+    partitions: int = 1,
+    replicas: int = 3,
+    *,
+    assignment: list[list[int]] | None = None,
+    in_sync: int | None = None,
+    **settings: str,
+) -> None:
+    """Create a topic, and wait until all of its partitions have leaders, and full ISRs or `in_sync` replicas in
+    them. With an assignment, `replicas` is not used."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dotted)
+    placed: dict[str, Any] = {"replication_factor": replicas} if assignment is None else {}
+    if assignment is not None:
+        placed["replica_assignment"] = assignment
+    new = NewTopic(topic, num_partitions=partitions, config=dotted, **placed)
     admin.create_topics([new], request_timeout=30)[topic].result(30)
-    wait_for_isr(cluster, topic, replicas)
+    wait_for_isr(cluster, topic, in_sync or replicas)
 
 
-def leaders(cluster: LabCluster, topic: str) -> dict[int, int]:
-    """Return the leader of each partition, -1 where there is none."""
-    return {partition: leader for partition, (leader, _) in describe(cluster, topic).items()}
-
-
-def describe(cluster: LabCluster, topic: str) -> dict[int, tuple[int, list[int]]]:
-    """Return the leader and the ISR of each partition."""
+def delete_topic(cluster: LabCluster, topic: str) -> None:
+    """Delete a topic, and wait until every broker that runs has forgotten it."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    described = admin.list_topics(topic, timeout=30).topics[topic]
-    return {number: (partition.leader, list(partition.isrs)) for number, partition in described.partitions.items()}
+    admin.delete_topics([topic], request_timeout=30)[topic].result(30)
+    for node_id in cluster.brokers:
+        wait_until(
+            lambda: not describe(cluster, topic, [node_id]),  # noqa: B023 - called in this round only
+            lambda: f"broker {node_id} still knows {topic}",  # noqa: B023
+        )
 
 
-def wait_for_isr(cluster: LabCluster, topic: str, size: int, seconds: float = _SECONDS) -> None:
-    """Wait until every partition of the topic has a leader and so many replicas in sync."""
+def wait_until(condition: Callable[[], bool], failure: Callable[[], str], seconds: float = _SECONDS) -> None:
+    """Wait until the condition holds. `failure` describes the state if it never does."""
     deadline = time.monotonic() + seconds
-    while True:
-        state = describe(cluster, topic)
-        if state and all(leader >= 0 and len(isr) == size for leader, isr in state.values()):
-            return
-        assert time.monotonic() < deadline, f"the partitions are {state}; {size} replicas should be in sync"
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds:g} s: {failure()}"
         time.sleep(0.05)
+
+
+class SeenPartition(NamedTuple):
+    """A partition as a broker describes it."""
+
+    leader: int  # -1 for none
+    isr: list[int]
+    leader_epoch: int
+
+
+def leaders(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, int]:
+    """Return the leader of each partition, -1 where there is none."""
+    return {partition: seen.leader for partition, seen in describe(cluster, topic, of).items()}
+
+
+def describe(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, SeenPartition]:
+    """Return the partitions of a topic as one of the brokers `of` describes them, by default any that runs. The broker
+    is asked at its own port, so it answers though its links are cut. Return nothing if the topic is unknown."""
+    for node_id, broker in cluster.brokers.items():
+        if not broker.is_running or broker.is_paused or (of is not None and node_id not in of):
+            continue
+        try:
+            with RawClient(broker.port, seconds=_ASK_SECONDS) as client:
+                wanted = {"topics": [{"name": topic}], "response_partition_limit": 2000}
+                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+        except (OSError, ClosedByBrokerError):
+            continue
+        return {
+            each.partition_index: SeenPartition(each.leader_id, sorted(each.isr_nodes), each.leader_epoch)
+            for each in described.partitions
+        }
+    return {}
+
+
+def wait_for_isr(
+    cluster: LabCluster,
+    topic: str,
+    size: int,
+    seconds: float = _SECONDS,
+    *,
+    of: Collection[int] | None = None,
+    at_least: bool = False,
+) -> None:
+    """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
+
+    state: dict[int, SeenPartition] = {}
+
+    def is_complete() -> bool:
+        nonlocal state
+        state = describe(cluster, topic, of)
+        sizes = [len(seen.isr) for seen in state.values() if seen.leader >= 0]
+        return bool(state) and len(sizes) == len(state) and (min(sizes) >= size if at_least else set(sizes) == {size})
+
+    wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
+
+
+def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
+    """Wait until all brokers have the same bytes in their replicas of the topic, which nobody writes to any more."""
+
+    def sizes(partition: int) -> list[int]:
+        return [len(replica(broker.data_dir, topic, partition)) for broker in cluster.brokers.values()]
+
+    def are_equal(partition: int) -> bool:
+        first, *others = (replica(broker.data_dir, topic, partition) for broker in cluster.brokers.values())
+        return bool(first) and all(other == first for other in others)
+
+    for partition in range(partitions):
+        wait_until(
+            lambda: are_equal(partition),  # noqa: B023 - called in this round only
+            lambda: f"the replicas of {topic}-{partition} differ: {sizes(partition)} bytes",  # noqa: B023
+            seconds,
+        )
+
+
+def check(cluster: LabCluster, traffic: Traffic) -> None:
+    """Check that no record failed, was lost or doubled, and that the replicas become equal."""
+    assert traffic.errors == []
+    traffic.check()
+    wait_for_equal_replicas(cluster, traffic.topic, traffic.partitions)
+
+
+def wait_for_successors(cluster: LabCluster, topic: str, victim: int) -> None:
+    """Wait until the other brokers know leaders of all partitions that are not `victim`."""
+    others = [node_id for node_id in cluster.brokers if node_id != victim]
+    for observer in others:
+        wait_until(
+            lambda: not {-1, victim} & set(leaders(cluster, topic, [observer]).values() or [-1]),  # noqa: B023
+            lambda: f"broker {observer} sees {describe(cluster, topic, [observer])}, without broker {victim}",  # noqa: B023
+        )
+
+
+def replica(data_dir: Path, topic: str, partition: int) -> bytes:
+    """Return the bytes of all segments of a replica."""
+    return b"".join(segments(data_dir, topic, partition).values())
 
 
 def segments(data_dir: Path, topic: str, partition: int) -> dict[str, bytes]:

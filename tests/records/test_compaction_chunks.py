@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,3 +159,11 @@ def test_resealed_batch_keeps_the_other_header_fields(batches: list[list[Record]
     assert resealed.header.max_timestamp == (5 if time_type else max(record.timestamp for record in survivors))
     assert (resealed.header.producer_id, resealed.header.leader_epoch) == (7, 3)
     assert resealed.header.last_offset == header.last_offset
+
+
+@pytest.mark.parametrize("left", [0, 1, 60])
+def test_header_past_the_buffer_is_not_copied(left: int) -> None:
+    data = bytes(build_batch([(b"a", b"1")]) + build_batch([(b"b", b"2")], base_offset=1))
+    _, second = parse_headers(data)[0]
+    with pytest.raises(ValueError, match="have none at"):
+        reseal(bytearray(100), data[: second.position + left], second, 1, 0)

@@ -154,6 +154,9 @@ class TestWalk:
         assert [header.record_count for header in headers] == [2]
         assert end == len(first) + len(second)
 
+    def test_empty_range_has_no_batches(self) -> None:
+        assert parse_headers(batch(), 0, 0) == ([], 0, None)
+
     @pytest.mark.parametrize(("start", "end"), [(-1, 5), (0, 10**6)])
     def test_range_outside_is_refused(self, start: int, end: int) -> None:
         with pytest.raises(ValueError, match="outside the buffer"):

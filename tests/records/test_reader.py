@@ -17,7 +17,7 @@ from stratalog.records import format
 from stratalog.records._records import Record
 from stratalog.records.batch import batches
 from stratalog.records.builder import BatchBuilder, build_batch, build_control_batch
-from stratalog.records.format import Codec, ControlType
+from stratalog.records.format import Codec, ControlType, TimestampType
 from stratalog.records.legacy import build_message_set
 from stratalog.records.reader import find_timestamp, iter_records, read_control, read_records, records_of
 from tests.records.strategies import numbered
@@ -133,6 +133,7 @@ def control(key: bytes | None, value: bytes | None, count: int = 1) -> bytearray
         (control(None, b"\x00\x00\x00\x00\x00\x07"), "key of the control record has 0 bytes"),
         (control(b"\x00\x00\x00\x01", b"\x00\x00\x00"), "value of the end marker has 3 bytes"),
         (control(b"\x00\x00\x00\x63", b"\x00\x00\x00\x00\x00\x07"), "version 0 and type 99"),
+        (control(b"\xff\xff\x00\x01", b"\x00\x00\x00\x00\x00\x07"), "version -1 and type 1"),
         (control(b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07", 2), "has 2 records, not one"),
         (build_batch(numbered(1)), "is not a control batch"),
     ],
@@ -153,6 +154,17 @@ def test_records_of_one_batch_need_no_checksum() -> None:
     data[format.CRC_POSITION] ^= 1
     (batch,) = batches(data)
     assert records_of(batch) == numbered(3)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "start", "expected"), [(40, 0, (0, 50)), (50, 2, (2, 50)), (51, 0, None), (40, 3, None)]
+)
+def test_log_append_time_is_the_timestamp_of_every_record(
+    timestamp: int, start: int, expected: tuple[int, int] | None
+) -> None:
+    records = [Record(value=b"v", timestamp=time) for time in (10, 20, 30)]
+    [batch] = batches(build_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME, append_time=50))
+    assert find_timestamp(batch, timestamp, start) == expected
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,9 @@ def test_size_upper_bound_is_never_exceeded() -> None:
         writer = RecordsWriter()
         writer.append(record.value, record.key, record.headers, record.timestamp)
         assert writer.size <= size_upper_bound(record.value, record.key, record.headers)
+
+
+def test_size_upper_bound_holds_for_the_longest_deltas() -> None:
+    writer = RecordsWriter(base_timestamp=0)
+    writer.append(b"v", timestamp=2**63 - 1, offset_delta=2**31 - 1)
+    assert 20 < writer.size <= size_upper_bound(b"v", None, [])

@@ -8,7 +8,7 @@ from stratalog.records import _column_decoder
 from stratalog.records._records import Record
 from stratalog.records._scan_decoder import ScanDecoder
 from stratalog.records.builder import build_batch
-from stratalog.records.format import Codec
+from stratalog.records.format import Codec, TimestampType
 from stratalog.records.legacy import build_message_set
 from tests.records.strategies import numbered
 
@@ -50,6 +50,26 @@ def test_portion_is_full_at_the_limit_of_bytes(magic: int) -> None:
         portions.append(offsets(decoder))
     portions.append(offsets(decoder))
     assert portions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_scan_ends_at_the_first_batch_after_its_range_when_the_range_is_compacted_away() -> None:
+    decoder = ScanDecoder(OFFSET, end=3)
+    decoder.feed(batch(3, first=3))
+    assert not decoder.run()
+    assert (decoder.is_done, decoder.position, offsets(decoder)) == (True, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("timestamp_type", "expected"), [(TimestampType.CREATE_TIME, [10, 20]), (TimestampType.LOG_APPEND_TIME, [50, 50])]
+)
+def test_log_append_time_replaces_the_timestamps_of_the_records(timestamp_type: int, expected: list[int]) -> None:
+    records = [Record(value=b"v", timestamp=timestamp) for timestamp in (10, 20)]
+    decoder = ScanDecoder(_column_decoder.TIMESTAMP)
+    decoder.feed(build_batch(records, timestamp_type=timestamp_type, append_time=50))
+    assert not decoder.run()
+    _, columns = decoder.take()
+    microseconds = memoryview(columns[_column_decoder.TIMESTAMP]).cast("q").tolist()  # type: ignore[arg-type]
+    assert microseconds == [timestamp * 1000 for timestamp in expected]
 
 
 def test_an_empty_portion_can_be_taken() -> None:

@@ -30,7 +30,13 @@ from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType
 from stratalog.records.legacy import build_message_set
 from stratalog.records.reader import read_records
-from stratalog.records.validation import check_contents, check_header, check_records, parse_for_append
+from stratalog.records.validation import (
+    check_contents,
+    check_header,
+    check_records,
+    find_refused,
+    parse_for_append,
+)
 from tests.records.strategies import codecs, numbered, record, record_lists
 
 MAX = 10**6
@@ -336,3 +342,30 @@ def test_decompressed_records_are_collected_on_request(codec: int) -> None:
     payloads: list[Any] = []
     check_contents(data, parse_for_append(data, MAX), payloads=payloads)
     assert [bytes(payload) for payload in payloads] == [bytes(plain[61:])] * 2
+
+
+@pytest.mark.parametrize("producer_id", [0, 1])
+def test_transactional_batch_of_a_client_without_a_sequence_is_refused(producer_id: int) -> None:
+    data = build_batch(numbered(2), producer_id=producer_id, producer_epoch=0, is_transactional=True)
+    with pytest.raises(InvalidRecordError, match=f"producer id is {producer_id}, .* base sequence -1"):
+        validate(data)
+
+
+def test_each_record_that_is_refused_is_named_with_its_reason() -> None:
+    records = [
+        record(key=b"k", timestamp=100),
+        record(key=None, timestamp=100),
+        record(key=b"k", timestamp=201),
+        record(key=b"k", timestamp=99),
+        record(key=b"k", timestamp=-1),
+        record(key=None, timestamp=200),
+    ]
+    data = build_batch(records)
+    headers = parse_for_append(data, MAX)
+    assert find_refused(data, headers, MAX, True, 100, 200, 10) == [
+        (1, False, 100),
+        (2, True, 201),
+        (3, True, 99),
+        (5, False, 200),
+    ]
+    assert find_refused(data, headers, MAX, False, 100, 200, 1) == [(2, True, 201)]

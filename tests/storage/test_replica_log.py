@@ -24,12 +24,13 @@ from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType
 from stratalog.records.legacy import build_message_set
 from stratalog.storage import Log, Origin
+from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from tests.storage.faults.faulty_disk import FaultyDisk
 from tests.storage.hand_made import batch_of, files_of, left_by_kill, offsets_of, timed
 from tests.storage.log_builder import PARTITION, START_MS
-from tests.storage.replicas import Replicas, leaders_batch, open_follower
+from tests.storage.replicas import CallingDisk, Replicas, leaders_batch, open_follower
 
 DATA_FILES = (".log", ".index", ".timeindex", ".txnindex")
 
@@ -132,12 +133,19 @@ def test_last_batch_after_a_gap_survives_a_kill(tmp_path: Path, count: int) -> N
 
 
 def test_log_truncated_to_a_batch_after_a_gap_survives_a_kill(tmp_path: Path) -> None:
-    with open_follower(tmp_path / "data") as directory:
+    disk = CallingDisk()
+    images: list[Path] = []
+    with open_follower(tmp_path / "data", disk=disk) as directory:
         log = directory.log(*PARTITION)
         log.append_from_leader(b"".join(leaders_batch(offset) for offset in (0, 1, 2, 10, 11)))
+        disk.before = lambda: images.append(left_by_kill(tmp_path / "data", tmp_path / f"copy-{len(images)}"))
         assert log.truncate(11) == 11
-        with open_follower(left_by_kill(tmp_path / "data", tmp_path / "copy")) as crashed:
-            assert offsets_of(crashed.log(*PARTITION)) == [0, 1, 2, 10]
+        disk.before()
+        disk.before = None
+    for image in images:
+        with open_follower(image) as crashed:
+            assert offsets_of(crashed.log(*PARTITION)) in ([0, 1, 2, 10, 11], [0, 1, 2, 10])
+    assert len(images) > 2
 
 
 class TestCorruptBytes:
@@ -335,12 +343,57 @@ def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
         log.append_from_leader(leaders_batch(0, 3))
         before = state(log)
         disk.fails = True
-        with pytest.raises(StorageError, match="can't append to the log"):
+        with pytest.raises(StorageError, match="can't append the leader's batches"):
             log.append_from_leader(leaders_batch(3, 3))
         assert state(log) == before
         disk.fails = False
         assert log.append_from_leader(leaders_batch(3, 3)) == 6
         assert offsets_of(log) == list(range(6))
+
+
+def test_batches_that_failed_can_be_appended_again(tmp_path: Path) -> None:
+    """Their epochs must not stay: the first of them would be lower than the last one."""
+    disk = HalfWritingDisk()
+    data = b"".join(leaders_batch(at, leader_epoch=at // 2) for at in range(2, 8))
+    with open_follower(tmp_path, disk=disk) as directory:
+        log = directory.log(*PARTITION)
+        log.append_from_leader(leaders_batch(0, 2))
+        log.begin_epoch(1)
+        before = state(log)
+        disk.fails = True
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                log.append_from_leader(data)
+            assert state(log) == before
+        disk.fails = False
+        assert log.append_from_leader(data) == 8
+        assert log.leader_epochs.entries == [(0, 0), (1, 2), (2, 4), (3, 6)]
+
+
+def test_epochs_of_a_partly_appended_fetch_end_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = HalfWritingDisk()
+    with open_follower(tmp_path, disk=disk, segment_bytes=300) as directory:
+        log = directory.log(*PARTITION)
+        data = b"".join(leaders_batch(at, 3, leader_epoch=at // 3) for at in range(0, 18, 3))
+        write, log_writes = disk.write, 0
+
+        def fail_late(fd: int, content: Any, position: int) -> None:
+            nonlocal log_writes
+            log_writes += content[:8] == leaders_batch(0)[:8] or len(content) > 100
+            disk.fails = log_writes > 2
+            write(fd, content, position)
+
+        monkeypatch.setattr(disk, "write", fail_late)
+        with pytest.raises(StorageError):
+            log.append_from_leader(data)
+        end = log.log_end_offset
+        assert 0 < end < 18
+        assert log.leader_epochs.entries == [(epoch, epoch * 3) for epoch in range(end // 3)]
+        monkeypatch.undo()
+        disk.fails = False
+        rest = b"".join(leaders_batch(at, 3, leader_epoch=at // 3) for at in range(end, 18, 3))
+        assert log.append_from_leader(rest) == 18
+        assert log.leader_epochs.entries == [(epoch, epoch * 3) for epoch in range(6)]
 
 
 def test_batches_are_flushed_as_the_settings_require(tmp_path: Path) -> None:
@@ -373,3 +426,52 @@ def test_closed_log_takes_no_batches(tmp_path: Path) -> None:
     ):
         with pytest.raises(LogClosedError):
             call()
+
+
+class TestAtOnce:
+    """What the event loop appends itself, and what it leaves to a thread."""
+
+    def test_log_differs_from_one_that_a_thread_appends_to(self, tmp_path: Path) -> None:
+        logs = []
+        for name in ("waits", "at-once"):
+            with open_follower(tmp_path / name) as directory:
+                log = directory.log(*PARTITION)
+                log.append_from_leader(leaders_batch(0))
+                append = log.append_from_leader if name == "waits" else log.append_from_leader_at_once
+                assert append(leaders_batch(1, 3) + leaders_batch(4) + leaders_batch(5)[:-1]) == 5
+                logs.append((state(log), data_files(log)))
+        assert logs[0] == logs[1]
+
+    @pytest.mark.parametrize(
+        ("data", "settings"),
+        [
+            (leaders_batch(0), {}),
+            (leaders_batch(1, leader_epoch=9), {}),
+            (leaders_batch(7), {}),
+            (leaders_batch(1, 100), {"segment_bytes": 300}),
+            (leaders_batch(1), {"flush_messages": 2}),
+        ],
+        ids=["first batch", "new epoch", "gap", "roll", "flush"],
+    )
+    def test_event_loop_would_wait_for_the_disk(
+        self, tmp_path: Path, data: bytes, settings: dict[str, Any], request: pytest.FixtureRequest
+    ) -> None:
+        with open_follower(tmp_path, **settings) as directory:
+            log = directory.log(*PARTITION)
+            if "first" not in request.node.callspec.id:
+                log.append_from_leader(leaders_batch(0))
+            before = state(log)
+            with pytest.raises(WouldWaitError):
+                log.append_from_leader_at_once(data)
+            assert state(log) == before
+            log.append_from_leader(data)
+
+    def test_corrupt_batch_is_left_to_a_thread(self, tmp_path: Path) -> None:
+        with open_follower(tmp_path) as directory:
+            log = directory.log(*PARTITION)
+            log.append_from_leader(leaders_batch(0))
+            corrupt = bytearray(leaders_batch(1))
+            corrupt[-1] ^= 1
+            with pytest.raises(CorruptBatchError):
+                log.append_from_leader_at_once(corrupt)
+            assert log.log_end_offset == 1

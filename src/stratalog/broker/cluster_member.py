@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
@@ -21,7 +22,7 @@ from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
-from stratalog.clock import Clock
+from stratalog.clock import BootClock, Clock
 from stratalog.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -36,14 +37,17 @@ class ClusterMember:
         config: BrokerConfig,
         session: ZooKeeperSession,
         metadata: ClusterMetadata,
+        store: MetadataStore,
         directory: LogDirectory,
         clock: Clock,
         on_loop: Callable[[Callable[[], None]], None],
     ) -> None:
         """Callers use join()."""
+        self._store = store
         self._config = config
         self._session = session
         self._directory = directory
+        self._has_noted_loss = False
         self._rebalancing: asyncio.Task[None] | None = None
         self.metadata = metadata
         self.topics = ClusterTopics(
@@ -82,38 +86,45 @@ class ClusterMember:
             cluster.zookeeper_connect,
             session_timeout_ms=cluster.zookeeper_session_timeout_ms,
             connection_timeout_ms=cluster.zookeeper_connection_timeout_ms,
-            clock=clock,
+            clock=BootClock(),
         )
         known = store.read_cluster_id(config.node_id)
         await session.start()
         try:
-            registration = Registration(
-                config.node_id, address.host, address.port, cluster.broker_rack, directory.lost_tail
-            )
+            # Without an id, the directory is new: a broker of this node id that was registered has lost its logs.
+            lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
+            registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
-            if known is None:
-                store.save_cluster_id(config.node_id, metadata.view.cluster_id)
-            return cls(config, session, metadata, directory, clock, on_loop)
+            return cls(config, session, metadata, store, directory, clock, on_loop)
         except BaseException:
             await session.close()
             raise
 
     async def start(self) -> None:
         """Open the logs, and take the roles that the metadata gives to this broker."""
-        self.metadata.on_change(lambda _old, _new: self._forget_lost_tail())
+        self.metadata.on_change(lambda _old, _new: self._forget_loss())
         await self.replicas.start()
         self.controller.start()
-        self._forget_lost_tail()
+        self._forget_loss()
         if self._config.cluster.auto_leader_rebalance_enable:
             self._rebalancing = asyncio.create_task(self._rebalance(), name="preferred leaders")
 
-    def _forget_lost_tail(self) -> None:
-        """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
-        restart must report the loss again."""
+    def _forget_loss(self) -> None:
+        """Note in the data directory that the controller knows which records this broker has lost, in a power cut or
+        with its whole directory. Until then, a restart must report the loss again."""
         own = self.metadata.view.brokers.get(self._config.node_id)
-        is_current = own is not None and own.epoch == self.metadata.broker_epoch
-        if self._directory.lost_tail and is_current and own is not None and not own.lost_tail:
-            asyncio.get_running_loop().run_in_executor(None, self._directory.forget_lost_tail)
+        if self._has_noted_loss or own is None or own.lost_tail or own.epoch != self.metadata.broker_epoch:
+            return
+        self._has_noted_loss = True
+
+        def note() -> None:
+            if self._store.read_cluster_id(self._config.node_id) is None:
+                self._store.save_cluster_id(self._config.node_id, self.metadata.view.cluster_id)
+            if self._directory.lost_tail:
+                self._directory.forget_lost_tail()
+
+        noting = asyncio.get_running_loop().run_in_executor(None, note)
+        noting.add_done_callback(_report_failure)
 
     async def _rebalance(self) -> None:
         """Give partitions back to their preferred leaders from time to time, while this broker is the controller."""
@@ -162,3 +173,14 @@ class ClusterMember:
             await self.metadata.leave()
         finally:
             await self._session.close()
+
+
+def _report_failure(noting: asyncio.Future[None]) -> None:
+    if not noting.cancelled() and (error := noting.exception()) is not None:
+        logger.error("the data directory could not be marked as known to the cluster: %s", error)
+
+
+async def _was_registered(session: ZooKeeperSession, node_id: int) -> bool:
+    """Return whether a broker with this node id was in the cluster before. If its data directory is new, it has lost
+    all records, and must not lead because of the log that it had."""
+    return await session.get(znodes.registration_path(node_id)) is not None

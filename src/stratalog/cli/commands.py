@@ -17,7 +17,7 @@ Tab completes commands, options and the names of topics and groups, after `strat
 \b
 Examples:
   stratalog demo
-  stratalog serve --data-dir data --listen 127.0.0.1:9092
+  stratalog serve --listen 127.0.0.1:9092
   echo tea | stratalog produce orders
   stratalog consume orders --follow
   stratalog topic describe orders
@@ -27,10 +27,10 @@ Examples:
   stratalog transaction list --hanging
   stratalog compaction status
   stratalog spark query 'SELECT count(*) FROM orders'
-  stratalog dump-log --records data/orders-0/00000000000000000000.log
-  stratalog lookup data/orders-0 123456
-  stratalog verify data
-  stratalog page-cache data
+  stratalog dump-log --records stratalog-data/orders-0/00000000000000000000.log
+  stratalog lookup stratalog-data/orders-0 123456
+  stratalog verify stratalog-data
+  stratalog page-cache stratalog-data
 """
 _COMMANDS = {
     "serve": "Serve a data directory to Kafka clients.",

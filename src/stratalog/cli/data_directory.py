@@ -17,6 +17,7 @@ _OWN = {
     names.LOG_START_OFFSET_CHECKPOINT,
     names.CLEANER_OFFSET_CHECKPOINT,
     names.REPLICATION_OFFSET_CHECKPOINT,
+    names.BOOT_NOTE,
     META_PROPERTIES,
     METADATA_FILE,
     "lost+found",  # of a file system that is mounted there

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, Yes, argument, option, report_errors
+from stratalog.cli.options import (
+    AsJson,
+    BrokerAddress,
+    CommandGroup,
+    DryRun,
+    Yes,
+    argument,
+    confirm_deletion,
+    option,
+    report_errors,
+)
 from stratalog.cli.output import Columns, Output, text
 from stratalog.cli.positions import AdminBounds, ReadPositions, parse_partitions
 from stratalog.cli.program import CommandError
@@ -89,10 +98,4 @@ def _confirm(starts: dict[TopicPartition, int], changes: dict[TopicPartition, in
     """Ask whether to delete. After compaction there may be fewer records than offsets."""
     records = sum(offset - starts[key] for key, offset in changes.items())
     ranges = join_first([f"{key} before offset {offset:,}" for key, offset in changes.items()])
-    sys.stderr.write(f"Delete up to {pluralize(records, 'record')} of {ranges}? [y/N] ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer.endswith("\n"):
-        sys.stderr.write("\n")  # at the end of the input, the cursor is still in the line of the question
-    if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("nothing was deleted; --yes deletes without asking")
+    confirm_deletion(f"Delete up to {pluralize(records, 'record')} of {ranges}?")

@@ -61,10 +61,10 @@ def dump_log(
 
     \b
     Examples:
-      stratalog dump-log data/orders-0/00000000000000000000.log
-      stratalog dump-log --records --limit 20 data/orders-0/*.log
-      stratalog dump-log data/orders-0/*.index data/orders-0/*.timeindex
-      stratalog dump-log --json data/recovery-point-offset-checkpoint
+      stratalog dump-log stratalog-data/orders-0/00000000000000000000.log
+      stratalog dump-log --records --limit 20 stratalog-data/orders-0/*.log
+      stratalog dump-log stratalog-data/orders-0/*.index stratalog-data/orders-0/*.timeindex
+      stratalog dump-log --json stratalog-data/recovery-point-offset-checkpoint
     """
     output = Output(as_json=as_json)
     options = Options(records=records, max_bytes=max_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
-from stratalog.cli.broker_names import complete_group, complete_topic
+from stratalog.cli.broker_names import complete_group, complete_topic, nearest
 from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, argument, flag, option, report_errors
 from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text
 from stratalog.cli.positions import AdminBounds, ReadPositions, parse_partitions
@@ -114,14 +114,16 @@ def reset(
     ] = None,
     to_beginning: Annotated[bool, flag("--to-beginning", "Continue with the first record.")] = False,
     to_end: Annotated[bool, flag("--to-end", "Continue after the last record.")] = False,
+    create: Annotated[bool, flag("--create", "Create the group if it does not exist.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Set the offsets at which a group continues.
 
-    Changes all topics in which the group has committed, or those of --topic. The group's consumers must be stopped.
-    Offsets: 42, or -10 for ten before the end of each partition; an offset that a partition lacks becomes the nearest.
-    Times: 2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
+    Changes all topics in which the group has committed, or those of --topic. The group's consumers must be stopped. A
+    group that does not exist is only created with --create, because its name may be a mistake. Offsets: 42, or -10 for
+    ten before the end of each partition; an offset that a partition lacks becomes the nearest. Times:
+    2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
 
     \b
     Examples:
@@ -129,6 +131,7 @@ def reset(
       stratalog group reset billing --topic orders --to-time 2026-01-31T12:00:00Z
       stratalog group reset billing --topic orders:0,3 --to-offset 1000
       stratalog group reset billing --to-end
+      stratalog group reset shipping --topic orders --to-end --create
     """
     if (to_offset is not None) + (to_time is not None) + to_beginning + to_end != 1:
         raise CommandError("give one of --to-offset, --to-time, --to-beginning and --to-end")
@@ -136,6 +139,8 @@ def reset(
     target = ReadPositions.parse(edge, to_time, start_option="--to")
     with server.admin() as admin:
         is_new = not _exists_without_members(admin, group)
+        if is_new and not create:
+            raise CommandError(_missing_group(admin, group))
         before = {partition: committed.offset for partition, committed in admin.list_group_offsets(group).items()}
         partitions = _partitions_to_reset(admin, group, topics or (), before)
         after = {
@@ -273,6 +278,13 @@ def _exists_without_members(admin: Admin, group: str) -> bool:
             "stop the group's consumers first"
         )
     return True
+
+
+def _missing_group(admin: Admin, group: str) -> str:
+    similar = nearest(group, (existing.name for existing in admin.list_groups()))
+    suggestion = "" if similar is None else f"did you mean {similar!r}? "
+    advice = "`stratalog group list` shows all groups, and --create creates this one"
+    return f"group {group!r} does not exist; {suggestion}{advice}"
 
 
 def _partitions_to_reset(

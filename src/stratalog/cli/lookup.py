@@ -53,12 +53,12 @@ def lookup(
 
     \b
     Examples:
-      stratalog lookup data/orders-0 123456
-      stratalog lookup data/orders-0 --timestamp 2026-01-31T12:00:00Z
-      stratalog lookup data/orders-0 --timestamp 1769860800000 --json
+      stratalog lookup stratalog-data/orders-0 123456
+      stratalog lookup stratalog-data/orders-0 --timestamp 2026-01-31T12:00:00Z
+      stratalog lookup stratalog-data/orders-0 --timestamp 1769860800000 --json
     """
     if (offset is None) == (timestamp is None):
-        raise CommandError("give either an OFFSET or --timestamp T, like: stratalog lookup data/orders-0 42")
+        raise CommandError("give either an OFFSET or --timestamp T, like: stratalog lookup stratalog-data/orders-0 42")
     if offset is not None:
         subject, explanation = f"offset {offset:,}", explain_offset(directory, offset)
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
@@ -149,10 +150,21 @@ def client_config(server: str, defaults: Mapping[str, object], settings: Sequenc
 
 def admin_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a producer or consumer that an admin client has too."""
-    from stratalog.client.admin_settings import AdminSettings
+    from stratalog.client.settings import AdminSettings
 
     names = set(AdminSettings.names())
     return {name: value for name, value in config.items() if name in names}
+
+
+def confirm_deletion(question: str) -> None:
+    """Ask on stderr. Raise CommandError if the answer is not yes."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")  # at the end of the input, the cursor is still in the line of the question
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was deleted; --yes deletes without asking")
 
 
 def report_errors(errors: Iterable[Exception], *, can_create: bool = True) -> None:

@@ -47,10 +47,10 @@ def page_cache(
 
     \b
     Examples:
-      stratalog page-cache data/orders-0
-      stratalog page-cache --sort size data
-      stratalog page-cache --watch 1 data/orders-0/*.log
-      stratalog page-cache --json data
+      stratalog page-cache stratalog-data/orders-0
+      stratalog page-cache --sort size stratalog-data
+      stratalog page-cache --watch 1 stratalog-data/orders-0/*.log
+      stratalog page-cache --json stratalog-data
     """
     output = Output(as_json=as_json)
     _show(output, paths, sort)

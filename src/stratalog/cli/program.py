@@ -29,6 +29,13 @@ BROKEN_PIPE = 141
 STDOUT = "stdout"
 SERVER = "stratalog.bootstrap_server"  # a key in a context's meta: the broker that the command talks to
 
+_EXPECTATIONS = {  # by the beginning of pydantic's error type
+    "int_": "a number",
+    "float_": "a number",
+    "greater_than_equal": "{ge} or more",
+    "less_than_equal": "{le} or less",
+}
+
 
 class CommandError(Exception):
     """An expected error of the command line itself. The message says what to do next."""
@@ -183,11 +190,31 @@ def _command_path(error: typer.TyperException) -> str:
 
 def _usage_message(error: typer.TyperException) -> str:
     """Return the message about wrong usage. For an option of Kafka's tools it names ours."""
+    if isinstance(error, typer.BadParameter) and error.param is not None:
+        expected = _expectation(error.__cause__)
+        if expected is not None:
+            return f"{_parameter_name(error.param)} is {expected[0]!r}; it must be {expected[1]}"
     option = getattr(error, "option_name", None)
     replacement = replacement_for(_command_path(error), option) if isinstance(option, str) else None
     if replacement is not None:
         return f"no such option: {option}; {replacement}"
     return " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+
+
+def _expectation(cause: Any) -> tuple[object, str] | None:
+    """Return a refused value, and what it must be. None if pydantic, which Typer checks numbers with, refused it for
+    another reason."""
+    failures = cause.errors() if hasattr(cause, "errors") else []
+    for failure in failures:
+        for kind, expected in _EXPECTATIONS.items():
+            if failure["type"].startswith(kind):
+                return failure["input"], expected.format_map(failure.get("ctx", {}))
+    return None
+
+
+def _parameter_name(parameter: Any) -> str:
+    name: str = parameter.display_name_raw if isinstance(parameter, TyperArgument) else max(parameter.opts, key=len)
+    return name.strip("[]")
 
 
 def _detach_stdout() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 from stratalog.cli.options import admin_part
 from stratalog.cli.positions import ReadPositions, ReadRange, TopicChoice
 from stratalog.cli.program import CommandError, writing_to_stdout
-from stratalog.cli.progress import RecordProgress, is_stderr_stdout
+from stratalog.cli.progress import RecordProgress, is_stderr_stdout, print_line
 from stratalog.cli.record_lines import LineFormat
-from stratalog.cli.wording import describe_partitions
+from stratalog.cli.wording import describe_partitions, join_first
 from stratalog.client.admin import Admin
 from stratalog.client.consumer import Consumer, ConsumerRecord
 from stratalog.client.metadata import TopicPartition
@@ -57,6 +57,7 @@ class Reading:
                 self._print_polled(consumer, plan)
                 if not self._follow:
                     self._drop_finished(consumer, plan)
+        self._report_if_empty(" in the given range" if positions.is_given or numbers else "")
 
     def run_in_group(self) -> None:
         self._partitions(())  # a subscription would wait without end for a topic that does not exist
@@ -67,6 +68,14 @@ class Reading:
                 printed = self._print_polled(consumer, None)
                 if printed:
                     consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in printed.items()})
+        self._report_if_empty(" after the group's offsets; --follow waits for new ones")
+
+    def _report_if_empty(self, where: str) -> None:
+        """Say so if nothing was printed, because an empty output could also be a mistake in the command."""
+        if not self._progress.records:
+            pattern = self._choice.pattern
+            topics = join_first(self._choice.topics) if pattern is None else f"topics that match {pattern.pattern}"
+            print_line(f"stratalog: no records in {topics}{where}")
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:

@@ -60,7 +60,7 @@ def serve(
     \b
     Examples:
       stratalog serve
-      stratalog serve --data-dir data --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
+      stratalog serve --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
       stratalog serve --set num.partitions=4 --set log.retention.hours=24 --metrics 127.0.0.1:9100
     """
     set_up_logging(log_format, log_level)

@@ -23,7 +23,7 @@ Examples:
   stratalog spark backfill orders --from old-orders.parquet
   stratalog spark rekey orders orders-by-customer --key "get_json_object(string(value), '$.customer')"
   stratalog spark repartition orders orders-wide --partitions 24
-  stratalog spark verify data
+  stratalog spark verify stratalog-data
   stratalog spark compact backup --topic accounts --dry-run
   stratalog spark prepare
 """)

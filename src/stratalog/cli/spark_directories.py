@@ -40,9 +40,9 @@ def verify(
 
     \b
     Examples:
-      stratalog spark verify data
+      stratalog spark verify stratalog-data
       stratalog spark verify disk1/data disk2/data --no-deep
-      stratalog spark verify data --resume-file verified.jsonl --master spark://master:7077
+      stratalog spark verify stratalog-data --resume-file verified.jsonl --master spark://master:7077
     """
     from stratalog.cli.verify import check_directory, finding_row, show_report
     from stratalog.pipelines.verify import verify as run

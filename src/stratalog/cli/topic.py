@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated, TypeAlias
 
-import typer
-
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import (
     AsJson,
@@ -15,6 +13,7 @@ from stratalog.cli.options import (
     DryRun,
     Yes,
     argument,
+    confirm_deletion,
     flag,
     option,
     parse_pairs,
@@ -152,8 +151,8 @@ def delete(
       stratalog topic delete orders payments --yes --if-exists
     """
     names = list(dict.fromkeys(topics))
-    if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {', '.join(names)} with all records?", err=True):
-        raise CommandError("nothing was deleted; --yes deletes without asking")
+    if not yes and sys.stdin.isatty():
+        confirm_deletion(f"Delete {', '.join(names)} with all records?")
     with server.admin() as admin:
         outcomes = admin.delete_topics(names)
     output = Output()

@@ -47,10 +47,10 @@ def verify(
 
     \b
     Examples:
-      stratalog verify data
-      stratalog verify data/orders-0
-      stratalog verify --no-deep data        checksums, but not every record
-      stratalog verify --strict --json data/orders-0
+      stratalog verify stratalog-data
+      stratalog verify stratalog-data/orders-0
+      stratalog verify --no-deep stratalog-data        checksums, but not every record
+      stratalog verify --strict --json stratalog-data/orders-0
     """
     check_directory(directory, "give a partition directory or a data directory")
     output = Output(as_json=as_json)

@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from stratalog.client.admin_settings import AdminOptions, AdminSettings
 from stratalog.client.administration import (
     brokers,
     configs,
@@ -52,6 +51,7 @@ from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicInfo, TopicPartition, to_topic_partition
 from stratalog.client.offsets import OffsetAndMetadata
 from stratalog.client.prepared_transaction import PreparedTransaction
+from stratalog.client.settings import AdminOptions, AdminSettings
 
 __all__ = [
     "ActiveProducer",

@@ -26,8 +26,9 @@ from stratalog.client.errors import (
 )
 from stratalog.client.producer_ids import BatchIds
 from stratalog.client.producer_settings import ProducerSettings
-from stratalog.client.split_batch import split_batch
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records.format import HEADER_SIZE
+from stratalog.records.reader import read_records
 
 logger = logging.getLogger("stratalog.client.producer")
 
@@ -40,6 +41,9 @@ _DUPLICATE = int(ErrorCode.duplicate_sequence_number)
 _OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
 _OLD_EPOCH = int(ErrorCode.invalid_producer_epoch)
 _BUSY = int(ErrorCode.concurrent_transactions)
+_SEQUENCES = 2**31
+REPORT_REFUSALS_AFTER = 5.0  # seconds since the first record of a batch that is refused again and again
+_REPORT_AGAIN_AFTER = 60.0
 _BUSY_MS = 10  # the coordinator is still ending the previous transaction, which takes milliseconds
 
 
@@ -63,6 +67,7 @@ class BatchCompletion:
         self._in_flight = in_flight
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._next_report = 0.0
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
 
     def acknowledge(self, batch: Batch, base_offset: int, append_time: int) -> None:
@@ -96,6 +101,7 @@ class BatchCompletion:
                 self.retry(batch, error)
                 return
         if error.is_retriable:
+            self._report_refusal(batch, error)
             self.retry(batch, error, self._busy_backoff if code == _BUSY else self._backoff)
         else:
             self.fail(batch, error)
@@ -114,6 +120,18 @@ class BatchCompletion:
             batch.queue.put_back([batch])
             batch.queue.retry_at = now + (backoff or self._backoff).seconds(batch.attempts)
             self._accumulator.list_again(batch.queue)
+
+    def _report_refusal(self, batch: Batch, error: ClientError) -> None:
+        """Log that a broker has refused a batch for some seconds, because delivery.timeout.ms may be minutes away."""
+        now = self._loop.time()
+        if batch.attempts > 1 and now >= max(batch.created + REPORT_REFUSALS_AFTER, self._next_report):
+            self._next_report = now + _REPORT_AGAIN_AFTER
+            logger.warning(
+                "the broker refuses records; they are sent again until delivery.timeout.ms = %d is over. "
+                "The last error: %s",
+                self._settings.delivery_timeout_ms,
+                error.problem,
+            )
 
     def fail(self, batch: Batch, error: ClientError) -> None:
         """Fail a batch that was sent. Its sequence numbers are missing now, unless the broker has written it."""
@@ -182,3 +200,35 @@ class BatchCompletion:
 
 def partition_name(batch: Batch) -> str:
     return f"{batch.queue.topic}-{batch.queue.partition}"
+
+
+def split_batch(whole: Batch) -> list[Batch]:
+    """Split a sealed batch into parts of about half its size, as the Java client does. Each part has at least one
+    record. The parts keep the sequence numbers, the creation time and the order of the batch, so nothing else changes
+    for the broker and for threads that wait for a record."""
+    records = read_records(whole.data, check_crc=False)
+    sizes = [
+        len(record.value or b"") + len(record.key or b"") + _header_bytes(record.headers) + 16 for record in records
+    ]
+    half = max(sum(sizes) // 2, 1)
+    parts: list[Batch] = []
+    part: Batch | None = None
+    filled = 0
+    for index, (record, size) in enumerate(zip(records, sizes, strict=True)):
+        if part is None or filled + size > half:
+            part = Batch(
+                whole.queue, whole.number, HEADER_SIZE + min(half, size * 2), whole.start + index, whole.created
+            )
+            part.attempts = whole.attempts
+            if whole.base_sequence >= 0:
+                sequence = (whole.base_sequence + index) % _SEQUENCES
+                part.number_records(whole.producer_id, whole.producer_epoch, sequence)
+            parts.append(part)
+            filled = 0
+        part.add(record.value, record.key, record.headers, record.timestamp)
+        filled += size
+    return parts
+
+
+def _header_bytes(headers: tuple[tuple[str, bytes | None], ...]) -> int:
+    return sum(len(key) + len(value or b"") + 4 for key, value in headers)

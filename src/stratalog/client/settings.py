@@ -184,3 +184,14 @@ class CommonSettings(Settings):
         if "bootstrap.servers" in settings:
             raise ConfigError("bootstrap_servers is set twice: it is the first argument; remove the keyword argument")
         return cls.parse({"bootstrap.servers": bootstrap_servers} | settings)
+
+
+class AdminOptions(CommonOptions, total=False):
+    """Keyword arguments of Admin's constructor, for type checkers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminSettings(CommonSettings):
+    """Settings of an Admin: exactly those that all clients share."""
+
+    kind: ClassVar[str] = "an admin"

@@ -6,6 +6,7 @@
         cluster.broker(2).start()
 
 Everything keeps its ports and its data over restarts. The `with` block stops the brokers at its end, then ZooKeeper.
+With `links=True`, each broker can be cut off from ZooKeeper, and from the clients and brokers that connect to it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,30 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
+from stratalog.lab.link import Link
 from stratalog.lab.serve_process import ServeProcess
-from stratalog.lab.zookeeper import ZooKeeperServer
+from stratalog.lab.zookeeper import ZooKeeperServer, free_ports
 
 QUICK_FAILOVER: Mapping[str, object] = {"zookeeper.session.timeout.ms": 3000, "replica.lag.time.max.ms": 3000}
 """Settings with which a dead broker is noticed in seconds, for clusters whose machine is not under load."""
+
+
+class BrokerLinks(NamedTuple):
+    """The links of one broker. `listener` is its advertised address: clients and the other brokers connect through it.
+    Connections to the broker's own port bypass the link."""
+
+    listener: Link
+    zookeeper: Link
+
+    def restore(self) -> None:
+        for link in self:
+            link.restore()
+
+    def close(self) -> None:
+        for link in self:
+            link.close()
 
 
 class LabCluster:
@@ -36,27 +54,41 @@ class LabCluster:
         chroot: str = "",
         own_settings: Mapping[int, Mapping[str, object]] | None = None,
         dies_with_thread: bool = False,
+        links: bool = False,
     ) -> None:
         """`settings` are those of all brokers, `own_settings` those of some, by node id. With a `zookeeper` that runs
-        already, the cluster uses it under the path `chroot`, and does not stop it."""
+        already, the cluster uses it under the path `chroot`, and does not stop it. With `links`, `self.links` has the
+        links of each broker."""
         self._owns_zookeeper = zookeeper is None
         self.zookeeper = zookeeper or ZooKeeperServer(directory / "zookeeper", dies_with_thread=dies_with_thread)
         self.brokers: dict[int, ServeProcess] = {}
-        for node_id in range(1, brokers + 1):
+        self.links: dict[int, BrokerLinks] = {}
+        ports = free_ports(brokers) if links else [0] * brokers
+        for node_id, port in enumerate(ports, 1):
             of_broker = {
                 "zookeeper.connect": self.zookeeper.address + chroot,
                 "node.id": node_id,
                 **(settings or {}),
                 **(own_settings or {}).get(node_id, {}),
             }
-            self.brokers[node_id] = ServeProcess(
-                directory / f"broker-{node_id}", of_broker, dies_with_thread=dies_with_thread
-            )
+            if links:
+                listener = Link(f"127.0.0.1:{port}")
+                self.links[node_id] = BrokerLinks(listener, Link(self.zookeeper.address))
+                of_broker["advertised.listeners"] = f"PLAINTEXT://{listener.address}"
+                of_broker["zookeeper.connect"] = self.links[node_id].zookeeper.address + chroot
+            broker = ServeProcess(directory / f"broker-{node_id}", of_broker, dies_with_thread=dies_with_thread)
+            broker.port = port
+            self.brokers[node_id] = broker
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, also of those that are down."""
-        return ",".join(broker.bootstrap_servers for broker in self.brokers.values() if broker.port)
+        """The addresses of all brokers, also of those that are down or cut off."""
+        return ",".join(self.advertised_address(node_id) for node_id, each in self.brokers.items() if each.port)
+
+    def advertised_address(self, node_id: int) -> str:
+        """Return the address that clients and the other brokers connect to."""
+        links = self.links.get(node_id)
+        return self.brokers[node_id].bootstrap_servers if links is None else links.listener.address
 
     def broker(self, node_id: int) -> ServeProcess:
         return self.brokers[node_id]
@@ -89,6 +121,7 @@ class LabCluster:
                 broker.stop()
         if self._owns_zookeeper:
             self.zookeeper.stop()
+        self._close_links()
 
     def kill(self) -> None:
         """Kill everything with SIGKILL."""
@@ -96,6 +129,11 @@ class LabCluster:
             broker.kill()
         if self._owns_zookeeper:
             self.zookeeper.kill()
+        self._close_links()
+
+    def _close_links(self) -> None:
+        for links in self.links.values():
+            links.close()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -142,6 +142,11 @@ class ZooKeeperServer(BrokerChild):
         """Stop the server and return its exit code; 0 if it was not running."""
         return super().stop(number, seconds) if self.process is not None else 0
 
+    def pause(self) -> None:
+        """Pause the server with SIGSTOP, and return when all its threads have stopped."""
+        super().pause()
+        os.waitid(os.P_PID, self._started().pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def restart(self) -> Self:
         """Stop the server, and start it again with its data."""
         self.stop()

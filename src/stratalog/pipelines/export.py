@@ -23,7 +23,7 @@ from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.spark_errors import failures_explained
 from stratalog.pipelines.table_commits import Commit, TableCommits, moves_for
 from stratalog.pipelines.table_files import TableFile, table_files
-from stratalog.spark import planned_source
+from stratalog.spark.source import load_planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +185,7 @@ class _Export:
         options = self._cluster.range_options(
             step.ranges, fail_on_data_loss=not self._options.allow_data_loss, min_partitions=tasks
         )
-        return planned_source.load(self._spark, self._source_name, options).selectExpr(*_COLUMNS, _DAY)
+        return load_planned(self._spark, self._source_name, options).selectExpr(*_COLUMNS, _DAY)
 
     def _merge(self, last: Commit) -> tuple[Commit, int]:
         """Merge small files in the folders of the last step. Return the last commit, and the number of merged files."""

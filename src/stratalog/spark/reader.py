@@ -23,7 +23,7 @@ from stratalog.spark.read_options import ReadOptions
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
 from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, columns_of
-from stratalog.spark.worker_memory import freeze_modules
+from stratalog.spark.worker_process import freeze_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from stratalog.spark import direct_scan
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
-from stratalog.spark.worker_memory import freeze_modules
-from stratalog.spark.worker_socket import acknowledge
+from stratalog.spark.worker_process import acknowledge, freeze_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,7 +36,7 @@ from stratalog.spark.read_options import LATEST, AtEdge, AtOffsets, AtTimestamps
 from stratalog.spark.reader import data_dirs, scan_request
 from stratalog.spark.scan_request import OffsetRange
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
-from stratalog.spark.worker_memory import freeze_modules
+from stratalog.spark.worker_process import freeze_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa

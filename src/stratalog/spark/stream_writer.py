@@ -20,7 +20,7 @@ from stratalog.client.admin import Admin
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.spark.sink_transactions import SinkError, StreamSink, abort_each, next_batch, resolved
 from stratalog.spark.task_writer import Attempt, write_in_transactions, write_plainly
-from stratalog.spark.worker_memory import freeze_modules
+from stratalog.spark.worker_process import freeze_modules
 from stratalog.spark.write_columns import check_columns
 from stratalog.spark.write_options import Delivery, WriteOptions, parse
 from stratalog.spark.writer import Written, prepared_of

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.client.producer import Producer
 from stratalog.spark.sink_ids import SinkIds
-from stratalog.spark.worker_memory import freeze_modules
+from stratalog.spark.worker_process import freeze_modules
 from stratalog.spark.write_columns import by_topic
 from stratalog.spark.write_options import WriteOptions
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
 
-from stratalog.client.admin_settings import AdminSettings
 from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.settings import AdminSettings
 from stratalog.errors import ConfigError
 from stratalog.spark.options import KAFKA, READ_OPTIONS
 

@@ -18,7 +18,7 @@ from stratalog.errors import ConfigError
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.spark.sink_transactions import abort_batch, commit_batch, resolved
 from stratalog.spark.task_writer import Attempt, write_in_transactions, write_plainly
-from stratalog.spark.worker_memory import freeze_modules
+from stratalog.spark.worker_process import freeze_modules
 from stratalog.spark.write_columns import check_columns
 from stratalog.spark.write_options import Delivery, parse
 

@@ -86,6 +86,15 @@ class EpochTracker:
             self.epochs = epochs
         self.current = epoch
 
+    def take_back(self, before: LeaderEpochs, appended_from: int, end_offset: int) -> None:
+        """Forget the epochs that begin() has recorded for batches that could not be appended. `before` are those from
+        before, when the log ended at `appended_from`; now it ends at `end_offset`. Touches no file."""
+        epochs = before
+        if end_offset != appended_from:  # some of the batches were appended
+            epochs = LeaderEpochs(entry for entry in self.epochs.entries if entry[1] < end_offset)
+        self.epochs = epochs
+        self.current = epochs.latest or 0
+
     def save(self) -> None:
         """Make all epochs durable. Does nothing if they already are. Raises OSError."""
         if self._saved is not self.epochs:

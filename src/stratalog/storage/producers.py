@@ -81,7 +81,7 @@ class ProducerTracker:
             previous[header.producer_id] = header
         if len(self.state) + len(previous) > self._max_producers:
             new = sum(self.state.get(producer_id) is None for producer_id in previous)
-            if new and not self.make_room(new):
+            if new and not self._make_room(new):
                 raise TooManyProducersError(
                     f"{self._directory.name} has {len(self.state)} producers that wrote within {IDLE_MS // 60_000} "
                     f"minutes or have a transaction open, so producer id {headers[-1].producer_id} is refused: "
@@ -89,9 +89,12 @@ class ProducerTracker:
                     "the setting"
                 )
 
-    def make_room(self, count: int) -> bool:
-        """Forget idle producers until there is room for `count` more, and return whether there is. Without new
-        producers, as 0, it undoes what batches that can't be refused have added above the limit."""
+    def forget_excess(self) -> None:
+        """Forget idle producers above the limit, which batches may have added that could not be refused."""
+        if len(self.state) > self._max_producers:
+            self._make_room(0)
+
+    def _make_room(self, count: int) -> bool:
         return self.state.make_room(count, self._max_producers, self._clock.now_ms() - IDLE_MS)
 
     def check_epochs(self, headers: Sequence[BatchHeader]) -> None:
@@ -191,7 +194,7 @@ class ProducerTracker:
                 for header in chunk.headers:
                     if header.producer_id >= 0 and header.base_offset >= start:
                         self.note(Batch(chunk.buffer, header), segment)
-                self.make_room(0)  # not only at the end: a segment can have millions of producers
+                self.forget_excess()  # not only at the end: a segment can have millions of producers
         except CorruptBatchError as error:
             report.note(f"the producers of batches after a corrupt batch are unknown: {error}")
 

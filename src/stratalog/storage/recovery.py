@@ -256,7 +256,7 @@ def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: Recover
     `known_end`, the batch is corrupt. A replica of a compacted log has many gaps. A segment of one or two batches is
     assumed to be valid.
     """
-    if not ends_after_gap(segment):
+    if not _ends_after_gap(segment):
         return
     followed = gaps = 0
     before = end = segment.base_offset
@@ -282,7 +282,7 @@ def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: Recover
     segment.truncate(report.cut.position, before)
 
 
-def ends_after_gap(segment: ActiveSegment) -> bool:
+def _ends_after_gap(segment: ActiveSegment) -> bool:
     """Return True if no batch contains the offset before the last batch. Needs only two lookups, no walk."""
     try:
         last = segment.locate(segment.next_offset - 1)

@@ -19,6 +19,8 @@ from stratalog.records._framing import BatchHeader, count_valid, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.format import CURRENT_MAGIC
 from stratalog.records.reader import read_control
+from stratalog.storage.appending import WouldWaitError
+from stratalog.storage.readable_log import OPEN
 from stratalog.storage.scan import reason
 from stratalog.storage.segment_files import remove_segment_files
 from stratalog.storage.trimmable_log import TrimmableLog
@@ -49,29 +51,50 @@ class ReplicaLog(TrimmableLog):
         headers, size = _parse(data, self._end_offset)
         if not headers:
             return self._end_offset
-        if size < len(memoryview(data).cast("B")):
+        if size < memoryview(data).nbytes:
             data = memoryview(data).cast("B")[:size]
-        with self._storage_errors("append to"):
+        try:
             with self._write_lock:
-                self._check_open()
-                self._begin_epochs(headers)
-                ends_after_gap = self._ends_after_new_gap(headers)
-                start = 0
-                while start < len(headers):
-                    stop = self._fitting(headers, start)
-                    if stop == start:
-                        self._roll(self._clock.now_ms())
-                    else:
-                        self._append_part(data, headers, start, stop)
-                        start = stop
-                self._producers.make_room(0)
+                ends_after_gap = self._append_from_leader(data, headers, size)
                 end = self._end_offset
-            if ends_after_gap:
-                self.flush()
-                self.save_recovery_point()
-            elif self.flush_is_due():
-                self.flush()
+        except BaseException as error:
+            self._raise_failure(error, "can't append the leader's batches")
+        if ends_after_gap:
+            self.flush()
+            self.save_recovery_point()
+        elif end - self.recovery_point >= self.config.flush_messages:
+            self.flush()
         return end
+
+    def append_from_leader_at_once(self, data: Buffer) -> int:
+        """append_from_leader() for a thread that must not wait. Raises WouldWaitError, and has changed nothing, if it
+        would wait for a disk or a lock: for a roll, a flush, or a new leader epoch."""
+        headers, size = _parse(data, self._end_offset)
+        if not headers:
+            return self._end_offset
+        if size < memoryview(data).nbytes:
+            data = memoryview(data).cast("B")[:size]
+        if not self._write_lock.acquire(blocking=False):
+            raise WouldWaitError(f"another thread holds the lock of {self.partition}")
+        try:
+            self._check_at_once(headers)
+            self._append_from_leader(data, headers, size)
+        except BaseException as error:
+            self._raise_failure(error, "can't append the leader's batches")
+        finally:
+            self._write_lock.release()
+        return self._end_offset
+
+    def _check_at_once(self, headers: list[BatchHeader]) -> None:
+        latest, before = self._epochs.epochs.latest, self._end_offset
+        for header in headers:
+            if header.leader_epoch != latest or header.base_offset != before:
+                raise WouldWaitError(f"{self.partition} has to note a leader epoch, or a gap in the offsets")
+            before = header.next_offset
+        if self._condition is not OPEN or self._active.size == 0 or self._fitting(headers, 0) < len(headers):
+            raise WouldWaitError(f"{self.partition} has to roll")
+        if before - self.recovery_point >= self.config.flush_messages:
+            raise WouldWaitError(f"flush.messages requires a flush of {self.partition}")
 
     def begin_epoch(self, epoch: int) -> None:
         """Make durable that the leader epoch `epoch` begins at the log end offset, as a new leader does before its
@@ -98,6 +121,7 @@ class ReplicaLog(TrimmableLog):
             with self._half_changed():
                 self._generation += 1
                 self._home.log_start_offsets.raise_to({self.partition: self._end_offset})
+                self.log_start_offset = self._end_offset
                 self._home.recovery_points.update({self.partition: min(offset, self._end_offset)})
                 self._home.cleaner_offsets.update({self.partition: None})
                 self._home.high_watermarks.update({self.partition: None})
@@ -129,18 +153,50 @@ class ReplicaLog(TrimmableLog):
 
     # A follower's append
 
-    def _begin_epochs(self, headers: list[BatchHeader]) -> None:
-        """Check that the batches continue the log, and make their new leader epochs durable."""
-        first, end = headers[0], self._end_offset
+    def _append_from_leader(self, data: Buffer, headers: list[BatchHeader], size: int) -> bool:
+        """Append checked batches, and return whether they require a flush before they are acknowledged."""
+        if self._condition is not OPEN:
+            self._check_open()
+        first, last, end = headers[0], headers[-1], self._end_offset
         if first.base_offset < end:
             raise OffsetOutOfRangeError(
                 f"{self.path}: the leader's batch has offsets {first.base_offset} to {first.last_offset}, and the log "
                 f"ends at offset {end}; the log has to be truncated before it can follow this leader"
             )
+        before = headers[-2].next_offset if len(headers) > 1 else end
+        ends_after_gap = last.base_offset != before and self._is_new_gap()
+        epochs = self._epochs.epochs
+        try:
+            if not first.leader_epoch == last.leader_epoch == epochs.latest or len(headers) > 2:
+                self._begin_epochs(headers)
+            self._append_parts(data, headers, size)
+        except (OSError, StratalogError):
+            if self._epochs.epochs is not epochs:
+                self._epochs.take_back(epochs, end, self._end_offset)
+            raise
+        self._producers.forget_excess()
+        return ends_after_gap
+
+    def _append_parts(self, data: Buffer, headers: list[BatchHeader], size: int) -> None:
+        """Append batches, and roll where a batch does not belong in the active segment."""
+        start = 0
+        while start < len(headers):
+            stop = self._fitting(headers, start)
+            if stop == start:
+                self._roll(self._clock.now_ms())
+            elif stop - start == len(headers):
+                self._append_part(data, size, headers)
+                break
+            else:
+                part = headers[start:stop]
+                position, part_end = part[0].position, part[-1].position + part[-1].size
+                self._append_part(memoryview(data).cast("B")[position:part_end], part_end - position, part, data)
+                start = stop
+
+    def _begin_epochs(self, headers: list[BatchHeader]) -> None:
+        """Check that leader epochs don't go down, and make new ones durable."""
         latest = self._epochs.epochs.latest
         epoch = -1 if latest is None else latest
-        if first.leader_epoch == epoch == headers[-1].leader_epoch and len(headers) < 3:
-            return
         begun: list[BatchHeader] = []
         for header in headers:
             if header.leader_epoch != epoch:
@@ -156,15 +212,12 @@ class ReplicaLog(TrimmableLog):
         if begun:
             self._epochs.save()
 
-    def _ends_after_new_gap(self, headers: list[BatchHeader]) -> bool:
-        """Return whether the log must be flushed after these batches, because the last one follows a gap.
+    def _is_new_gap(self) -> bool:
+        """Note a gap before the last batch, and return whether the log must be flushed after that batch.
 
         Recovery removes such a batch if it is after the recovery point and no other batch in the segment follows a gap:
         its base offset, which the checksum does not cover, is probably corrupt.
         """
-        before = headers[-2].next_offset if len(headers) > 1 else self._end_offset
-        if headers[-1].base_offset == before:
-            return False
         segment, noted = (self._generation, self._active.base_offset), self._gaps_noted
         count = noted[2] + 1 if noted[:2] == segment else 1
         self._gaps_noted = (*segment, count)
@@ -176,7 +229,7 @@ class ReplicaLog(TrimmableLog):
         if active.size == 0:
             return start + 1  # it always fits, and decides by size and time whether the next ones do
         size = last.position + last.size - headers[start].position
-        timestamp = max(header.max_timestamp for header in headers)
+        timestamp = max([header.max_timestamp for header in headers]) if len(headers) > 1 else last.max_timestamp
         if not active.must_roll_before(size, last.last_offset, timestamp, clock):
             return len(headers)
         size = 0
@@ -187,25 +240,19 @@ class ReplicaLog(TrimmableLog):
                 return index
         return len(headers)
 
-    def _append_part(self, data: Buffer, headers: list[BatchHeader], start: int, stop: int) -> None:
-        part = headers
-        size = headers[-1].position + headers[-1].size
-        piece = data
-        if stop - start < len(headers):
-            part = headers[start:stop]
-            begin = part[0].position
-            size = part[-1].position + part[-1].size - begin
-            piece = memoryview(data).cast("B")[begin : begin + size]
+    def _append_part(self, part: Buffer, size: int, headers: list[BatchHeader], data: Buffer | None = None) -> None:
+        """Append batches of `size` bytes to the active segment. The headers' positions count from the start of `data`,
+        or of `part`."""
         position, base_offset = self._active.size, self._end_offset
-        self._active.append(piece, size, part)
+        self._active.append(part, size, headers)
         try:
-            self._note_producers(data, part)
+            self._note_producers(part if data is None else data, headers)
         except (OSError, StratalogError):
             with self._half_changed():  # some of the batches are noted
                 self._active.take_back(position, base_offset)
                 self._load_producers()
             raise
-        self._end_offset = part[-1].next_offset
+        self._end_offset = headers[-1].next_offset
 
     def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
         for header in headers:

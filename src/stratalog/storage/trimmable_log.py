@@ -19,7 +19,6 @@ from stratalog.storage.compaction.cleaned_segment import CleanedSegment
 from stratalog.storage.durable_log import DurableLog
 from stratalog.storage.names import TopicPartition
 from stratalog.storage.readable_log import CLOSED
-from stratalog.storage.recovery import ends_after_gap
 from stratalog.storage.sealed_segment import SealedSegment
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_files import mark_segment_deleted, remove_segment_files
@@ -67,11 +66,11 @@ class TrimmableLog(DurableLog):
             end = offset if spanning is None else min(offset, spanning.base_offset)
             with self._half_changed():
                 self._generation += 1
+                if self.recovery_point < end:
+                    self._flush()  # recovery would remove the last batch that stays if it is not flushed, after a gap
                 self._truncate_checkpoints(end)
                 self._end_offset = end
                 self._truncate_segments(offset, slot)
-                if ends_after_gap(self._active):
-                    self._keep_last_batch()
             return self._end_offset
 
     def _truncate_checkpoints(self, end: int) -> None:
@@ -109,12 +108,6 @@ class TrimmableLog(DurableLog):
         self._end_offset = active.next_offset
         self._epochs.truncate_end(self._end_offset)
         self._load_producers()
-
-    def _keep_last_batch(self) -> None:
-        """Move the recovery point to the log end offset: recovery would remove a last batch after a gap that is after
-        the recovery point, because its base offset may be corrupt."""
-        self._flush()
-        self._home.recovery_points.update({self.partition: self.recovery_point})
 
     # From the start
 

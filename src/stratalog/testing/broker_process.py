@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,9 +27,7 @@ from typing import Any, Self
 
 from stratalog.errors import StratalogError
 from stratalog.lab.broker_child import STOP_SECONDS, BrokerChild
-from stratalog.testing.command_line import CommandLine
 from stratalog.testing.controls import BrokerClock, Fault
-from stratalog.testing.held_port import HeldPort
 
 START_SECONDS = 60.0
 
@@ -269,3 +269,48 @@ class BrokerProcess:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class CommandLine:
+    """A process that receives one line on its stdin and replies with one line on its stdout. Any thread may call it;
+    the exchanges take turns."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        """Stdin and stdout of the process must be unbuffered pipes."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self._lock = threading.Lock()
+
+    def exchange(self, line: str, seconds: float) -> str:
+        """Send a line and return the reply. Return an empty string if the process has ended or doesn't reply in
+        time."""
+        with self._lock:
+            try:
+                self._stdin.write(line.encode() + b"\n")
+            except (BrokenPipeError, ValueError):
+                return ""
+            readable = select.poll()  # select.select() does not support descriptors above 1023
+            readable.register(self._stdout, select.POLLIN)
+            if not readable.poll(seconds * 1000):
+                return ""
+            return self._stdout.readline().decode()
+
+
+class HeldPort:
+    """A free port of a host, reserved until close(), also while its broker is down. It is bound, so the system gives it
+    to no other process, but does not listen, so the connections of clients are refused.
+
+    Without it, the system could give the port to a connecting client as its own end, and the client would talk to
+    itself.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the broker binds it too
+        self._socket.bind((host, 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()

@@ -282,9 +282,11 @@ def test_metadata_in_many_groups_is_refused_at_the_limit(
     attacked: Attacked, peak_memory: PeakMemory, client: RawClient
 ) -> None:
     peak_memory.reset()
+    # Members that do not sync within their rebalance timeout are removed, which would make room for others.
+    patient = {"session_timeout": 600_000, "rebalance_timeout": 600_000}
     protocols = [{"name": "range", "metadata": b"x" * MB}]
     answers = {
-        f"fat-{number}": joined(client, group_id=f"fat-{number}", protocols=protocols, session_timeout=600_000)
+        f"fat-{number}": joined(client, group_id=f"fat-{number}", protocols=protocols, **patient)
         for number in range(100)
     }
     inside = {group: one.member_id for group, one in answers.items() if one.error_code == ErrorCode.none}

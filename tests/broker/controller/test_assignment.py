@@ -6,12 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.broker.controller.assignment import (
-    InvalidReplicaAssignmentError,
-    InvalidReplicationFactorError,
-    check_assignment,
-    place,
-)
+from stratalog.broker.controller.assignment import check_assignment, place
+from stratalog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
 

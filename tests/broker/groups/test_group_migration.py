@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import ClassicGroup
+from stratalog.broker.groups.classic_messages import MemberIdentity
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
@@ -276,6 +277,33 @@ def test_classic_requests_that_a_kip_848_group_can_not_serve_are_refused() -> No
     assert heartbeat("g", old.member_id, None, old.generation + 1) is ErrorCode.illegal_generation
     assert lab.commit_error(old.member_id, old.generation + 1) is ErrorCode.illegal_generation
     assert lab.commit_error(old.member_id, old.generation, version=2) is NONE
+
+
+def test_leave_of_several_members_of_a_mixed_group_has_an_error_code_for_each() -> None:
+    lab = lab_of()
+    old, new = ClassicConsumer(lab, "t"), NewConsumer(lab, "new", "t")
+    settle(lab, old, new)
+    leaving = [MemberIdentity("unknown", None), MemberIdentity(old.member_id, None), MemberIdentity("", "unknown")]
+    unknown = ErrorCode.unknown_member_id
+    assert lab.classic_groups.leave("g", leaving) == [unknown, NONE, unknown]
+    assert lab.member_ids == {"new"}
+
+
+def test_member_that_disconnects_during_its_sync_gets_no_response() -> None:
+    lab = lab_of()
+    leader, follower = ClassicConsumer(lab, "t"), ClassicConsumer(lab, "t")
+    settle(lab, leader)
+    follower.step()  # gets its id
+    follower.step()
+    follower.step()  # joins
+    leader.step()  # rejoins
+    follower.step()  # waits for the leader's assignment
+    sync = follower._sync
+    assert sync is not None
+    follower.lose_connection()
+    leader.step()  # sends the assignment
+    assert not sync
+    lab.classic_groups.abandon_sync("unknown", sync)
 
 
 def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None:

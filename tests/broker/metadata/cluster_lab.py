@@ -169,7 +169,7 @@ class LostResponses:
         self._commit = session.commit
         self._left = count
         self.lost = 0
-        session.commit = self  # type: ignore[method-assign, assignment]
+        session.commit = self  # type: ignore[method-assign]
 
     async def __call__(self, operations: Sequence[Operation]) -> list[str | None]:
         created = await self._commit(operations)
@@ -205,5 +205,5 @@ class ReadPaths:
 
         session.children = recorded_children  # type: ignore[method-assign]
         session.get = recorded_get  # type: ignore[method-assign]
-        session.get_all = recorded_get_all  # type: ignore[method-assign, assignment]
+        session.get_all = recorded_get_all  # type: ignore[method-assign]
         session.watch = recorded_watch  # type: ignore[method-assign]

@@ -18,28 +18,30 @@ from stratalog.broker.metadata.transaction_sizes import LARGEST_TRANSACTION
 from stratalog.broker.metadata.zookeeper_errors import OutcomeUnknownError
 from stratalog.broker.metadata.zookeeper_requests import Create, Delete, SetData
 from stratalog.errors import InvalidPartitionsError, TopicExistsError, UnknownTopicError
-from tests.broker.metadata.cluster_lab import ClusterLab, LostResponses, ReadPaths, halt, topic
+from tests.broker.metadata.cluster_lab import ClusterLab, LabBroker, LostResponses, ReadPaths, halt, topic
 
 
 def test_a_topic_is_not_seen_by_all_brokers(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two, three = await lab.start(3)
-            assert await one.metadata.create_topics([topic("orders", (0, 1), (1, 2), min_insync=2, a="b")]) == [None]
-            assert one.view.topics["orders"].partition_count == 2, "its own view has it at once"
+            broker_0, broker_1, broker_2 = await lab.start(3)
+            assert await broker_0.metadata.create_topics([topic("orders", (0, 1), (1, 2), min_insync=2, a="b")]) == [
+                None
+            ]
+            assert broker_0.view.topics["orders"].partition_count == 2, "its own view has it at once"
             await lab.until_equal()
-            state = three.state("orders", 1)
+            state = broker_2.state("orders", 1)
             assert (state.replicas, state.leader, state.isr, state.leader_epoch) == ((1, 2), 1, (1, 2), 0)
-            assert state.leader_broker_epoch == two.metadata.broker_epoch
-            await two.metadata.add_partitions("orders", [(2, 0)])
-            assert two.state("orders", 2).min_insync == 2
-            await three.metadata.catch_up()
-            await three.metadata.change_settings("orders", {"a": "c"}, 1)
-            assert three.state("orders", 2).min_insync == 1
+            assert state.leader_broker_epoch == broker_1.metadata.broker_epoch
+            await broker_1.metadata.add_partitions("orders", [(2, 0)])
+            assert broker_1.state("orders", 2).min_insync == 2
+            await broker_2.metadata.catch_up()
+            await broker_2.metadata.change_settings("orders", {"a": "c"}, 1)
+            assert broker_2.state("orders", 2).min_insync == 1
             view = await lab.until_equal()
             assert (view.topics["orders"].settings, view.topics["orders"].partition_count) == ({"a": "c"}, 3)
-            await one.metadata.delete_topic("orders", one.view.topics["orders"].id)
-            assert "orders" not in one.view.topics
+            await broker_0.metadata.delete_topic("orders", broker_0.view.topics["orders"].id)
+            assert "orders" not in broker_0.view.topics
             view = await lab.until_equal()
             assert (view.topics, view.states) == ({}, {})
             assert await lab.admin.children(znodes.PARTITIONS) == []
@@ -94,18 +96,21 @@ def test_concurrent_changes_leave_views_apart(zookeeper_address: str) -> None:
 def test_a_topic_is_created_twice(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
+            broker_0, broker_1 = await lab.start(2)
             outcomes = await asyncio.gather(
-                *(broker.metadata.create_topics([topic("a", (0, 1)), topic("b", (1, 0))]) for broker in (one, two))
+                *(
+                    broker.metadata.create_topics([topic("a", (0, 1)), topic("b", (1, 0))])
+                    for broker in (broker_0, broker_1)
+                )
             )
             for first, second in zip(*outcomes, strict=True):
                 assert {type(first), type(second)} == {type(None), TopicExistsError}
             with pytest.raises(UnknownTopicError):
-                await one.metadata.delete_topic("a", uuid.uuid4())
+                await broker_0.metadata.delete_topic("a", uuid.uuid4())
             with pytest.raises(UnknownTopicError):
-                await one.metadata.add_partitions("missing", [(0,)])
+                await broker_0.metadata.add_partitions("missing", [(0,)])
             await lab.until_equal()
-            assert set(one.view.topics) == {"a", "b"}
+            assert set(broker_0.view.topics) == {"a", "b"}
 
     asyncio.run(scenario())
 
@@ -113,12 +118,12 @@ def test_a_topic_is_created_twice(zookeeper_address: str) -> None:
 def test_two_requests_add_the_same_partitions(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
             await lab.until_equal()
             outcomes = await asyncio.gather(
-                one.metadata.add_partitions("a", [(0, 1)]),
-                two.metadata.add_partitions("a", [(1, 0)]),
+                broker_0.metadata.add_partitions("a", [(0, 1)]),
+                broker_1.metadata.add_partitions("a", [(1, 0)]),
                 return_exceptions=True,
             )
             assert sorted(type(outcome).__name__ for outcome in outcomes) == ["InvalidPartitionsError", "NoneType"]
@@ -130,19 +135,19 @@ def test_two_requests_add_the_same_partitions(zookeeper_address: str) -> None:
 def test_a_refused_isr_counts(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _, _ = await lab.start(3)
-            await one.metadata.create_topics([topic("a", (0, 1, 2))])
-            id, before = one.id("a"), one.state("a")
-            small = await one.metadata.change_state(id, before.with_isr((0, 1)))
+            broker_0, _, _ = await lab.start(3)
+            await broker_0.metadata.create_topics([topic("a", (0, 1, 2))])
+            id, before = broker_0.id("a"), broker_0.state("a")
+            small = await broker_0.metadata.change_state(id, before.with_isr((0, 1)))
             assert (small.isr, small.partition_epoch) == ((0, 1), 1)
-            assert await one.metadata.change_state(id, before.with_isr((0,))) == small, "made from an old state"
+            assert await broker_0.metadata.change_state(id, before.with_isr((0,))) == small, "made from an old state"
             # the leader goes on from what it has written, before its view has it
-            grown = await one.metadata.change_state(id, small.with_isr((0, 1, 2)))
+            grown = await broker_0.metadata.change_state(id, small.with_isr((0, 1, 2)))
             assert (grown.isr, grown.partition_epoch) == ((0, 1, 2), 2)
             assert (await lab.until_equal()).states[id] == grown
-            await one.metadata.delete_topic("a", id.topic_id)
+            await broker_0.metadata.delete_topic("a", id.topic_id)
             with pytest.raises(UnknownTopicError):
-                await one.metadata.change_state(id, grown.with_isr((0,)))
+                await broker_0.metadata.change_state(id, grown.with_isr((0,)))
 
     asyncio.run(scenario())
 
@@ -150,18 +155,18 @@ def test_a_refused_isr_counts(zookeeper_address: str) -> None:
 def test_a_broker_joins_the_isr_under_an_old_registration(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
-            id = one.id("a")
-            small = await one.metadata.change_state(id, one.state("a").with_isr((0,)))
-            old_epoch = two.metadata.broker_epoch
-            refused = await one.metadata.change_state(id, small.with_isr((0, 1)), joining={1: old_epoch - 1})
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
+            id = broker_0.id("a")
+            small = await broker_0.metadata.change_state(id, broker_0.state("a").with_isr((0,)))
+            old_epoch = broker_1.metadata.broker_epoch
+            refused = await broker_0.metadata.change_state(id, small.with_isr((0, 1)), joining={1: old_epoch - 1})
             assert refused == small
-            await halt(one)  # it does not see that broker 1 registers again
-            await lab.kill(two)
+            await halt(broker_0)  # it does not see that broker 1 registers again
+            await lab.kill(broker_1)
             back = await lab.broker(1)
             assert back.metadata.broker_epoch > old_epoch
-            assert await one.metadata.change_state(id, small.with_isr((0, 1)), joining={1: old_epoch}) == small
+            assert await broker_0.metadata.change_state(id, small.with_isr((0, 1)), joining={1: old_epoch}) == small
 
     asyncio.run(scenario())
 
@@ -169,16 +174,16 @@ def test_a_broker_joins_the_isr_under_an_old_registration(zookeeper_address: str
 def test_a_broker_joins_the_isr_while_it_shuts_down(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
-            id = one.id("a")
-            small = await one.metadata.change_state(id, one.state("a").with_isr((0,)))
-            await halt(one)
-            await two.metadata.begin_leaving()
-            assert two.view.brokers[1].is_leaving
-            assert two.view.joinable_epoch(1) is None
-            assert set(two.view.live_epochs()) == {0}
-            assert await one.metadata.change_state(id, small.with_isr((0, 1))) == small
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
+            id = broker_0.id("a")
+            small = await broker_0.metadata.change_state(id, broker_0.state("a").with_isr((0,)))
+            await halt(broker_0)
+            await broker_1.metadata.begin_leaving()
+            assert broker_1.view.brokers[1].is_leaving
+            assert broker_1.view.joinable_epoch(1) is None
+            assert set(broker_1.view.live_epochs()) == {0}
+            assert await broker_0.metadata.change_state(id, small.with_isr((0, 1))) == small
 
     asyncio.run(scenario())
 
@@ -186,13 +191,13 @@ def test_a_broker_joins_the_isr_while_it_shuts_down(zookeeper_address: str) -> N
 def test_a_leader_writes_under_an_old_registration(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
-            id, state = one.id("a"), one.state("a")
-            await lab.kill(one)
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
+            id, state = broker_0.id("a"), broker_0.state("a")
+            await lab.kill(broker_0)
             back = await lab.broker(0)
             assert await back.metadata.change_state(id, state.with_isr((0,))) == state
-            assert two.state("a") == state
+            assert broker_1.state("a") == state
 
     asyncio.run(scenario())
 
@@ -201,31 +206,31 @@ def test_a_leader_writes_under_an_old_registration(zookeeper_address: str) -> No
 def test_a_lost_response_makes_a_change_fail_or_happen_twice(zookeeper_address: str, lost: int) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _ = await lab.start(2)
-            metadata = one.metadata
-            LostResponses(one.session, lost)
+            broker_0, _ = await lab.start(2)
+            metadata = broker_0.metadata
+            LostResponses(broker_0.session, lost)
             assert await metadata.create_topics([topic("a", (0, 1))]) == [None]
-            LostResponses(one.session, lost)
+            LostResponses(broker_0.session, lost)
             await metadata.add_partitions("a", [(1, 0)])
-            LostResponses(one.session, lost)
+            LostResponses(broker_0.session, lost)
             await metadata.change_settings("a", {"x": "y"}, 1)
-            LostResponses(one.session, lost)
+            LostResponses(broker_0.session, lost)
             await metadata.change_broker_settings("", {"x": "y"})
-            LostResponses(one.session, lost)
+            LostResponses(broker_0.session, lost)
             first = await metadata.producer_ids(10)
             assert await metadata.producer_ids(10) == first + 10
             view = await lab.until_equal()
             assert (view.topics["a"].partition_count, view.topics["a"].settings) == (2, {"x": "y"})
             assert view.broker_settings == {"": {"x": "y"}}
-            LostResponses(one.session, lost)
-            await metadata.delete_topic("a", one.id("a").topic_id)
-            assert one.view.topics == {}
+            LostResponses(broker_0.session, lost)
+            await metadata.delete_topic("a", broker_0.id("a").topic_id)
+            assert broker_0.view.topics == {}
             await metadata.create_topics([topic("b", (0, 1))])
-            LostResponses(one.session)
+            LostResponses(broker_0.session)
             with pytest.raises(OutcomeUnknownError):
-                await metadata.change_state(one.id("b"), one.state("b").with_isr((0,)))
+                await metadata.change_state(broker_0.id("b"), broker_0.state("b").with_isr((0,)))
             await metadata.catch_up()
-            assert one.state("b").isr == (0,)
+            assert broker_0.state("b").isr == (0,)
 
     asyncio.run(scenario())
 
@@ -241,16 +246,19 @@ def test_producer_ids_are_given_twice(zookeeper_address: str) -> None:
 
 
 def test_concurrent_settings_are_lost(zookeeper_address: str) -> None:
+    async def change_topic(broker: LabBroker, value: str) -> None:
+        await broker.metadata.change_settings("a", {"x": value}, 1)
+
+    async def change_broker(broker: LabBroker, value: str) -> None:
+        await broker.metadata.change_broker_settings("1", {"x": value})
+
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
             await lab.until_equal()
-            for change in (
-                lambda broker, value: broker.metadata.change_settings("a", {"x": value}, 1),
-                lambda broker, value: broker.metadata.change_broker_settings("1", {"x": value}),
-            ):
-                outcomes = await asyncio.gather(change(one, "1"), change(two, "2"), return_exceptions=True)
+            for change in (change_topic, change_broker):
+                outcomes = await asyncio.gather(change(broker_0, "1"), change(broker_1, "2"), return_exceptions=True)
                 assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ConcurrentSettingsError", "NoneType"]
                 await lab.until_equal()
 
@@ -260,22 +268,22 @@ def test_concurrent_settings_are_lost(zookeeper_address: str) -> None:
 def test_a_broker_that_was_away_misses_trimmed_changes(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1)), topic("b", (0, 1)), topic("gone", (0, 1))])
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1)), topic("b", (0, 1)), topic("gone", (0, 1))])
             await lab.until_equal()
-            await halt(two)
-            await one.metadata.delete_topic("gone", one.id("gone").topic_id)
-            await one.metadata.create_topics([topic("c", (1, 0))])
-            await one.metadata.change_state(one.id("a"), one.state("a").with_isr((0,)))
-            numbers = one.metadata.entry_numbers
-            await one.metadata.catch_up()
+            await halt(broker_1)
+            await broker_0.metadata.delete_topic("gone", broker_0.id("gone").topic_id)
+            await broker_0.metadata.create_topics([topic("c", (1, 0))])
+            await broker_0.metadata.change_state(broker_0.id("a"), broker_0.state("a").with_isr((0,)))
+            numbers = broker_0.metadata.entry_numbers
+            await broker_0.metadata.catch_up()
             await lab.admin.commit([Delete(znodes.change_path(number)) for number in numbers])
-            await one.metadata.change_broker_settings("", {"x": "y"})
-            follower = two.metadata._follower
+            await broker_0.metadata.change_broker_settings("", {"x": "y"})
+            follower = broker_1.metadata._follower
             follower._task = asyncio.create_task(follower._follow())
             view = await lab.until_equal()
             assert set(view.topics) == {"a", "b", "c"}
-            assert two.state("a").isr == (0,)
+            assert broker_1.state("a").isr == (0,)
             assert view.broker_settings == {"": {"x": "y"}}
 
     asyncio.run(scenario())
@@ -284,15 +292,15 @@ def test_a_broker_that_was_away_misses_trimmed_changes(zookeeper_address: str) -
 def test_an_idle_cluster_asks_zookeeper_and_a_change_reads_everything(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1)), topic("b", (0, 1))])
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1)), topic("b", (0, 1))])
             await lab.until_equal()
-            reads = ReadPaths(two.session)
+            reads = ReadPaths(broker_1.session)
             await asyncio.sleep(0.3)
             assert reads.read == []
-            number = two.metadata.entry_numbers[-1] + 1
-            written = await one.metadata.change_state(one.id("a"), one.state("a").with_isr((0,)))
-            await lab.until(lambda: two.state("a") == written)
+            number = broker_1.metadata.entry_numbers[-1] + 1
+            written = await broker_0.metadata.change_state(broker_0.id("a"), broker_0.state("a").with_isr((0,)))
+            await lab.until(lambda: broker_1.state("a") == written)
             await asyncio.sleep(0.05)
             assert reads.read == [f"children of {znodes.CHANGES}", znodes.change_path(number)]
 
@@ -302,31 +310,31 @@ def test_an_idle_cluster_asks_zookeeper_and_a_change_reads_everything(zookeeper_
 def test_a_large_topic_exceeds_zookeepers_limit(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _, _ = await lab.start(3)
+            broker_0, _, _ = await lab.start(3)
             sizes = []
-            commit = one.session.commit
+            commit = broker_0.session.commit
 
             async def measured(operations: list[object]) -> list[str | None]:
                 sizes.append(sum(len(str(operation)) for operation in operations))
                 return await commit(operations)  # type: ignore[arg-type]
 
-            one.session.commit = measured  # type: ignore[method-assign, assignment]
+            broker_0.session.commit = measured  # type: ignore[method-assign, assignment]
             began = time.monotonic()
             assignment = [(number % 3, (number + 1) % 3, (number + 2) % 3) for number in range(3000)]
-            assert await one.metadata.create_topics([topic("large", *assignment)]) == [None]
+            assert await broker_0.metadata.create_topics([topic("large", *assignment)]) == [None]
             created = time.monotonic()
-            assert await one.metadata.create_topics([topic("large", *assignment)]) != [None]
+            assert await broker_0.metadata.create_topics([topic("large", *assignment)]) != [None]
             await lab.until_equal()
             loading = time.monotonic()
             late = await lab.broker(3)
             loaded = time.monotonic()
-            assert late.view.states == one.view.states
+            assert late.view.states == broker_0.view.states
             assert len(late.view.states) == 3000
-            await one.metadata.change_settings("large", {}, 2)
+            await broker_0.metadata.change_settings("large", {}, 2)
             changed = time.monotonic()
-            await one.metadata.add_partitions("large", assignment)
+            await broker_0.metadata.add_partitions("large", assignment)
             assert (await lab.until_equal()).topics["large"].partition_count == 6000
-            await one.metadata.delete_topic("large", one.id("large").topic_id)
+            await broker_0.metadata.delete_topic("large", broker_0.id("large").topic_id)
             assert (await lab.until_equal()).states == {}
             assert max(sizes) < 2 * LARGEST_TRANSACTION
             assert await lab.admin.children(znodes.PARTITIONS) == []
@@ -347,15 +355,15 @@ def test_rubbish_in_znodes_stops_a_broker(
 ) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _ = await lab.start(2)
-            await one.metadata.create_topics([topic("good", (0, 1)), topic("bad", (0, 1)), topic("worse", (0, 1))])
-            await one.metadata.change_broker_settings("", {"x": "y"})
+            broker_0, _ = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("good", (0, 1)), topic("bad", (0, 1)), topic("worse", (0, 1))])
+            await broker_0.metadata.change_broker_settings("", {"x": "y"})
             before = await lab.until_equal()
             admin = lab.admin
             await admin.commit(
                 [
                     SetData(znodes.topic_path("bad"), rubbish, -1),
-                    SetData(znodes.partition_path(one.id("worse")), rubbish, -1),
+                    SetData(znodes.partition_path(broker_0.id("worse")), rubbish, -1),
                     SetData(znodes.settings_path(""), rubbish, -1),
                     SetData(znodes.registration_path(1), rubbish, -1),
                     Create(f"{znodes.TOPICS}/new", rubbish),
@@ -370,15 +378,15 @@ def test_rubbish_in_znodes_stops_a_broker(
                     Create(znodes.CHANGE_PREFIX, rubbish, sequential=True),
                 ]
             )
-            await one.metadata.catch_up()
-            await one.metadata.create_topics([topic("after", (0,))])
-            assert set(one.view.topics) == {"good", "bad", "worse", "after"}, "what was known stays"
-            assert one.view.states.items() >= before.states.items()
-            assert one.view.unreadable_topics == {"bad", "new", "not a name"}
-            assert one.view.broker_settings == {"": {"x": "y"}}
-            await lab.until(lambda: set(one.view.brokers) == {0, 1})
-            assert one.view.brokers[1].lost_tail, "rubbish may have hidden a loss"
-            assert one.view.brokers[1].epoch > before.brokers[1].epoch, "it has registered again"
+            await broker_0.metadata.catch_up()
+            await broker_0.metadata.create_topics([topic("after", (0,))])
+            assert set(broker_0.view.topics) == {"good", "bad", "worse", "after"}, "what was known stays"
+            assert broker_0.view.states.items() >= before.states.items()
+            assert broker_0.view.unreadable_topics == {"bad", "new", "not a name"}
+            assert broker_0.view.broker_settings == {"": {"x": "y"}}
+            await lab.until(lambda: set(broker_0.view.brokers) == {0, 1})
+            assert broker_0.view.brokers[1].lost_tail, "rubbish may have hidden a loss"
+            assert broker_0.view.brokers[1].epoch > before.brokers[1].epoch, "it has registered again"
             fresh = await lab.broker(3)
             assert set(fresh.view.topics) == {"good", "worse", "after"}
             assert fresh.view.unreadable_topics == {"bad", "new", "not a name"}
@@ -394,17 +402,17 @@ def test_rubbish_in_znodes_stops_a_broker(
 def test_a_state_is_replaced_by_an_old_one_after_a_topic_is_recreated(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
             await lab.until_equal()
-            id, state = one.id("a"), one.state("a")
-            await halt(one)
-            await two.metadata.delete_topic("a", id.topic_id)
-            await two.metadata.create_topics([topic("a", (0, 1))])
+            id, state = broker_0.id("a"), broker_0.state("a")
+            await halt(broker_0)
+            await broker_1.metadata.delete_topic("a", id.topic_id)
+            await broker_1.metadata.create_topics([topic("a", (0, 1))])
             with pytest.raises(UnknownTopicError):
-                await one.metadata.change_state(id, state.with_isr((0,)))
-            await two.metadata.catch_up()
-            assert two.state("a") == replace(state, partition_epoch=0)
+                await broker_0.metadata.change_state(id, state.with_isr((0,)))
+            await broker_1.metadata.catch_up()
+            assert broker_1.state("a") == replace(state, partition_epoch=0)
 
     asyncio.run(scenario())
 
@@ -412,15 +420,15 @@ def test_a_state_is_replaced_by_an_old_one_after_a_topic_is_recreated(zookeeper_
 def test_states_of_a_crashed_creation_stay_or_a_slow_creation_loses_its_states(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _ = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (0, 1))])
+            broker_0, _ = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (0, 1))])
             crashed = uuid.uuid4()
             await lab.admin.ensure(f"{znodes.partitions_path(crashed)}/0")
-            await one.metadata.remove_abandoned()
-            assert await lab.admin.children(znodes.PARTITIONS) == [str(one.id("a").topic_id)]
+            await broker_0.metadata.remove_abandoned()
+            assert await lab.admin.children(znodes.PARTITIONS) == [str(broker_0.id("a").topic_id)]
             # a controller removes the states of a creation that is in progress: the creation begins again
             slow = topic("slow", *[(0, 1)] * 3000)
-            creation = asyncio.create_task(one.metadata.create_topics([slow]))
+            creation = asyncio.create_task(broker_0.metadata.create_topics([slow]))
             while not await lab.admin.get(f"{znodes.partitions_path(slow.id)}/0"):
                 await asyncio.sleep(0.001)
             if await lab.admin.get(znodes.topic_path("slow")) is None:
@@ -429,7 +437,7 @@ def test_states_of_a_crashed_creation_stay_or_a_slow_creation_loses_its_states(z
                     await lab.admin.commit([Delete(f"{znodes.partitions_path(slow.id)}/{number}")])
                 outcome = await creation
                 assert outcome[0] is not None
-                assert "slow" not in one.view.topics
+                assert "slow" not in broker_0.view.topics
             await creation
 
     asyncio.run(scenario())

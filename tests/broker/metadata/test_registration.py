@@ -84,11 +84,11 @@ def test_a_broker_whose_registration_was_lost_on_the_way_is_refused(zookeeper_ad
 def test_a_broker_whose_znode_was_deleted_stays_away(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            epoch = one.metadata.broker_epoch
+            broker_0, broker_1 = await lab.start(2)
+            epoch = broker_0.metadata.broker_epoch
             await lab.admin.commit([Delete(znodes.broker_id_path(0))])
-            await lab.until(lambda: one.metadata.broker_epoch > epoch)
-            await lab.until(lambda: two.view.brokers.get(0) == one.view.brokers[0])
+            await lab.until(lambda: broker_0.metadata.broker_epoch > epoch)
+            await lab.until(lambda: broker_1.view.brokers.get(0) == broker_0.view.brokers[0])
 
     asyncio.run(scenario())
 
@@ -96,12 +96,12 @@ def test_a_broker_whose_znode_was_deleted_stays_away(zookeeper_address: str) -> 
 def test_a_loss_is_forgotten_before_the_controller_has_seen_it(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one = await lab.broker(0)
-            two = await lab.broker(1, lost_tail=True)
-            await one.metadata.catch_up()
-            assert one.view.brokers[1].lost_tail
-            assert one.view.joinable_epoch(1) is None
-            await lab.kill(two)
+            broker_0 = await lab.broker(0)
+            broker_1 = await lab.broker(1, lost_tail=True)
+            await broker_0.metadata.catch_up()
+            assert broker_0.view.brokers[1].lost_tail
+            assert broker_0.view.joinable_epoch(1) is None
+            await lab.kill(broker_1)
             back = await lab.broker(1)
             assert back.view.brokers[1].lost_tail
             await back.metadata.begin_leaving()
@@ -117,25 +117,25 @@ def test_a_loss_is_forgotten_before_the_controller_has_seen_it(zookeeper_address
 def test_a_broker_does_not_come_back_after_its_session_has_expired(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            await one.metadata.create_topics([topic("a", (1, 0)), topic("gone", (0, 1))])
-            await two.metadata.catch_up()
-            epoch = two.metadata.broker_epoch
-            await halt(two)
-            await one.metadata.delete_topic("gone", one.id("gone").topic_id)
-            await one.metadata.create_topics([topic("b", (0, 1))])
-            await lab.admin.commit([Delete(znodes.change_path(number)) for number in one.metadata.entry_numbers])
-            await expire(two.session)
-            assert not two.metadata.can_lead()
-            assert two.metadata.broker_epoch == -1
+            broker_0, broker_1 = await lab.start(2)
+            await broker_0.metadata.create_topics([topic("a", (1, 0)), topic("gone", (0, 1))])
+            await broker_1.metadata.catch_up()
+            epoch = broker_1.metadata.broker_epoch
+            await halt(broker_1)
+            await broker_0.metadata.delete_topic("gone", broker_0.id("gone").topic_id)
+            await broker_0.metadata.create_topics([topic("b", (0, 1))])
+            await lab.admin.commit([Delete(znodes.change_path(number)) for number in broker_0.metadata.entry_numbers])
+            await expire(broker_1.session)
+            assert not broker_1.metadata.can_lead()
+            assert broker_1.metadata.broker_epoch == -1
             with pytest.raises(SessionEndedError):
-                await two.metadata.change_state(two.id("a"), two.state("a").with_isr((1,)))
-            await lab.until(lambda: 1 not in one.view.brokers)
-            resume(two)
-            await lab.until(lambda: two.metadata.can_lead() and set(two.view.topics) == {"a", "b"})
-            assert two.metadata.broker_epoch > epoch
-            await lab.until(lambda: one.view.brokers.get(1) == two.view.brokers[1])
-            assert [old.topics.keys() - new.topics.keys() for old, new in two.changes].count({"gone"}) == 1
+                await broker_1.metadata.change_state(broker_1.id("a"), broker_1.state("a").with_isr((1,)))
+            await lab.until(lambda: 1 not in broker_0.view.brokers)
+            resume(broker_1)
+            await lab.until(lambda: broker_1.metadata.can_lead() and set(broker_1.view.topics) == {"a", "b"})
+            assert broker_1.metadata.broker_epoch > epoch
+            await lab.until(lambda: broker_0.view.brokers.get(1) == broker_1.view.brokers[1])
+            assert [old.topics.keys() - new.topics.keys() for old, new in broker_1.changes].count({"gone"}) == 1
 
     asyncio.run(scenario())
 
@@ -143,13 +143,13 @@ def test_a_broker_does_not_come_back_after_its_session_has_expired(zookeeper_add
 def test_a_change_fails_because_the_session_has_just_expired(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, _ = await lab.start(2)
-            expiry = asyncio.create_task(expire(one.session))
+            broker_0, _ = await lab.start(2)
+            expiry = asyncio.create_task(expire(broker_0.session))
             for number in range(20):
-                assert await one.metadata.create_topics([topic(f"t{number}", (0, 1))]) == [None]
+                assert await broker_0.metadata.create_topics([topic(f"t{number}", (0, 1))]) == [None]
             await expiry
-            await lab.until(one.metadata.can_lead)
-            assert await one.metadata.create_topics([topic("last", (0, 1))]) == [None]
+            await lab.until(broker_0.metadata.can_lead)
+            assert await broker_0.metadata.create_topics([topic("last", (0, 1))]) == [None]
             assert len((await lab.until_equal()).topics) == 21
 
     asyncio.run(scenario())
@@ -158,14 +158,14 @@ def test_a_change_fails_because_the_session_has_just_expired(zookeeper_address: 
 def test_a_lost_connection_costs_the_registration(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two = await lab.start(2)
-            epoch = two.metadata.broker_epoch
+            broker_0, broker_1 = await lab.start(2)
+            epoch = broker_1.metadata.broker_epoch
             for number in range(5):
-                assert two.session._announced is not None
-                two.session._announced.drop_connection("a test")
-                await one.metadata.create_topics([topic(f"t{number}", (1, 0))])
-                await lab.until(lambda number=number: f"t{number}" in two.view.topics)  # type: ignore[misc]
-            assert two.metadata.broker_epoch == epoch
+                assert broker_1.session._announced is not None
+                broker_1.session._announced.drop_connection("a test")
+                await broker_0.metadata.create_topics([topic(f"t{number}", (1, 0))])
+                await lab.until(lambda number=number: f"t{number}" in broker_1.view.topics)  # type: ignore[misc]
+            assert broker_1.metadata.broker_epoch == epoch
 
     asyncio.run(scenario())
 

@@ -428,6 +428,11 @@ class TestForgetting:
         with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
             assert set(again.states()) == {IDS[2]}
 
+    def test_unknown_id_does_not_keep_the_next_ones(self, world: World) -> None:
+        world.finish(world.prepared(2), commit=True)
+        assert world.two_phase.forget([IDS[0], "never-known", IDS[1]]) is None
+        assert set(world.states()) == set()
+
     def test_many_ids_are_deleted_by_one_batch(self, world: World) -> None:
         world.finish(world.prepared(), commit=True)
         log = world.place(TopicPartition(NAME, 1)).log

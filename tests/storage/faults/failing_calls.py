@@ -21,12 +21,14 @@ STEPS = 70
 class FailingCalls:
     """The same steps for the same seed, with a fault that starts at call `nth` and lasts `length` calls."""
 
-    def __init__(self, path: Path, seed: int, fault: str, nth: int, length: int) -> None:
+    def __init__(
+        self, path: Path, seed: int, fault: str, nth: int, length: int, workload: type[Workload] = Workload
+    ) -> None:
         self.name = f"seed {seed}, {fault} at call {nth} for {length}"
         self.path = path
         self.disk = FailingDisk()
         self.rng = random.Random(seed)
-        self.workload = Workload(path, seed, self.disk, flush_messages=60, segment_bytes=1500)
+        self.workload = workload(path, seed, self.disk, flush_messages=60, segment_bytes=1500)
         self.is_open = True
         self.disk.arm(fault, nth, length)
 
@@ -106,7 +108,9 @@ def accept_failure(workload: Workload, error: StorageError) -> None:
     may be partly done. Update the model."""
     doing, message, allowed = workload.doing, str(error), workload.allowed
     end = _end(workload.log)
-    if doing in ("append", "end_transaction"):
+    if "can't append the leader's batches" in message:
+        assert workload.model.end <= end <= allowed.model.end
+    elif doing in ("append", "end_transaction"):
         flush_failed = "can't flush" in message
         assert flush_failed or "nothing was appended" in message, f"which of the two? {message}"
         expected = allowed.model.end if flush_failed else workload.model.end

@@ -16,6 +16,7 @@ from tests.campaigns import quick_and_full, slow
 from tests.storage.faults.failing_calls import FailingCalls, open_descriptors
 from tests.storage.faults.failing_disk import FAULTS, FailingDisk
 from tests.storage.faults.faulty_disk import FaultyDisk
+from tests.storage.faults.replica_workload import ReplicaWorkload
 from tests.storage.log_builder import PARTITION, LogBuilder
 
 # Seeds, and the distance between the calls that fail. bench.faults lets every call fail.
@@ -46,6 +47,14 @@ def test_failing_call_leaves_no_torn_state(scratch: Path, fault: str, apart: int
     nth = 1
     while FailingCalls(scratch / str(nth), len(fault) + length, fault, nth, length).run():
         assert open_descriptors() == before, f"{fault} at call {nth} leaves descriptors open"
+        nth += apart
+    assert nth > apart, "the fault never struck"
+
+
+@pytest.mark.parametrize(("fault", "apart", "length"), SAMPLES)
+def test_failing_call_leaves_no_torn_state_of_a_replica(scratch: Path, fault: str, apart: int, length: int) -> None:
+    nth = 1
+    while FailingCalls(scratch / str(nth), len(fault) + length, fault, nth, length, ReplicaWorkload).run():
         nth += apart
     assert nth > apart, "the fault never struck"
 

@@ -19,9 +19,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from stratalog.records._framing import stamp
+from stratalog.records.batch import batches as batches_in
 from stratalog.records.builder import build_batch
 from stratalog.records.format import Codec
-from stratalog.storage import DirectoryConfig, LogConfig, LogDirectory
+from stratalog.storage import DirectoryConfig, Log, LogConfig, LogDirectory
 from tests.storage.faults.model import AppendedBatch
 from tests.storage.log_builder import PARTITION, records_from
 
@@ -97,11 +99,19 @@ def write(seed: int, nth: int, path: Path) -> None:
     others: dict[Any, int] = {log.flush: 3, log.roll: 3, log.save_recovery_point: 2, log.apply_retention: 2}
     while log.log_end_offset < first + MOST_RECORDS:
         batches = next_append(seed, log.log_end_offset)
-        appended = log.append(encode(seed, batches), leader_epoch=batches[0].leader_epoch)
-        _say(f"acknowledged {appended.last_offset + 1}")
+        _say(f"acknowledged {_append(log, seed, batches)}")
         if rng.random() < 0.1:
             rng.choices(list(others), list(others.values()))[0]()
     signal.pause()
+
+
+def _append(log: Log, seed: int, batches: list[AppendedBatch]) -> int:
+    """Append as a leader or, for every third seed, as a follower, and return the log end offset."""
+    data, epoch = encode(seed, batches), batches[0].leader_epoch
+    if seed % 3 != 1:
+        return log.append(data, leader_epoch=epoch).last_offset + 1
+    stamp(data, [batch.header for batch in batches_in(data)], log.log_end_offset, epoch)
+    return log.append_from_leader(data)
 
 
 def _say(line: str) -> None:

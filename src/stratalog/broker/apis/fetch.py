@@ -270,7 +270,15 @@ class FetchApi:
         partition, error = self._find(cached.topic, index)
         if partition is None:
             return None, FetchedPartition(index, int(error))
-        if partition.is_replicated or fetch.follower is not None:
+        if isinstance(partition, ReplicatedPartition) or fetch.follower is not None:
+            follower = fetch.follower
+            if (
+                follower is not None
+                and isinstance(partition, ReplicatedPartition)
+                and not fetch.is_full
+                and partition.follower_is_idle(follower.node_id, follower.broker_epoch, cached)
+            ):
+                return partition, None
             refusal = self._check_replicated(partition, cached, fetch)
             if refusal is not None:
                 return None, refusal

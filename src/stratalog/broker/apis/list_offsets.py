@@ -106,12 +106,13 @@ class ListOffsetsApi:
 
 def _look_up(lookup: _Lookup) -> Reply:
     partition, timestamp, end = lookup
+    log, limit = partition.log, end if partition.is_replicated else None
     try:
         if timestamp == _MAX_TIMESTAMP:
-            timestamp = partition.log.max_timestamp
+            timestamp = log.max_timestamp if limit is None else log.max_timestamp_before(limit)
             if timestamp < 0:
                 return _result(partition, -1, _NONE)
-        match = partition.log.find_timestamp(timestamp)
+        match = log.find_timestamp(timestamp, limit)
     except StratalogError as error:
         return {"error_code": error.code}
     if match is None or match.offset >= end:

@@ -284,9 +284,11 @@ class ProduceApi:
                 if appended is None:
                     await self._worker_threads.wait_for_disk(partial(log.get_ready, prepared))
                     continue
+                # Before anything waits: if this broker stops to lead meanwhile, acks=all must fail.
+                produced = self._appended(partition, appended, end - start, request)
                 if log.flush_is_due():
                     await self._worker_threads.wait_for_disk(log.flush)
-                return self._appended(partition, appended, end - start, request)
+                return produced
         except StratalogError as error:
             assert isinstance(partition, Partition)
             return self._failed(partition, error, request)

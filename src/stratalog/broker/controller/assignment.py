@@ -6,19 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from stratalog.errors import StratalogError
-
-
-class InvalidReplicationFactorError(StratalogError, ValueError):
-    """A replication factor that is not valid, or larger than the number of brokers."""
-
-    code = 38  # INVALID_REPLICATION_FACTOR
-
-
-class InvalidReplicaAssignmentError(StratalogError, ValueError):
-    """An explicit assignment of replicas that is not valid."""
-
-    code = 39  # INVALID_REPLICA_ASSIGNMENT
+from stratalog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 
 def place(

@@ -28,6 +28,7 @@ from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
 from stratalog.broker.metadata.cluster_view import NO_BROKER, ClusterView, PartitionId, RegisteredBroker
 from stratalog.broker.metadata.partition_state import PartitionState
 from stratalog.broker.metadata.session import ZooKeeperSession
+from stratalog.broker.metadata.transaction_sizes import Sized, chunks, operation_size
 from stratalog.broker.metadata.znodes import BrokerCondition, ControllerClaim, UnreadableZnodeError
 from stratalog.broker.metadata.zookeeper_errors import ConflictError, ZooKeeperError
 from stratalog.broker.metadata.zookeeper_requests import Check, Create, Delete, SetData
@@ -115,7 +116,7 @@ class Controller:
         own = self._metadata.node_id
         if old.controller == own and new.controller != own:
             self._reign = None  # its znode is gone
-        if old.brokers != new.brokers or old.controller != new.controller:
+        if self._reign is None or (old.brokers, old.broker_settings) != (new.brokers, new.broker_settings):
             self._all_pending = True
         elif not self._all_pending:
             self._pending |= {id for id, state in new.states.items() if old.states.get(id) is not state}
@@ -147,7 +148,7 @@ class Controller:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _reigns(self) -> bool:
-        """Return whether this broker is the controller. Contend if there is none."""
+        """Return whether this broker is the controller. Contend if no broker is."""
         if self._reign is not None and self._reign.session_id != self._session.session_id:
             self._reign = None
         controller = self._metadata.view.controller
@@ -264,14 +265,17 @@ class Controller:
     async def _trim(self, reign: Reign) -> None:
         """Delete old change entries, when there are many. A broker that has not read them reads everything."""
         numbers = self._metadata.entry_numbers
-        if len(numbers) > _MOST_ENTRIES:
-            old = [Delete(znodes.change_path(number)) for number in numbers[:-_KEPT_ENTRIES]]
+        if len(numbers) <= _MOST_ENTRIES:
+            return
+        paths = map(znodes.change_path, numbers[:-_KEPT_ENTRIES])
+        for part in chunks(Sized(path, operation_size(path)) for path in paths):
             try:
-                await self._session.commit([reign.check, *old])
+                await self._session.commit([reign.check, *map(Delete, part)])
             except ConflictError as error:
                 if error.index == 0:
                     raise
-                await self._metadata.catch_up()
+                await self._metadata.catch_up()  # they are gone already
+                return
 
 
 def _epoch_after(data: bytes, version: int) -> int:

@@ -18,8 +18,10 @@ def next_state(
     """Return the state that follows from the brokers that are registered now; the same state if nothing changes.
 
     Brokers that lost their tails leave the ISR before a leader is elected. Then brokers that have gone leave it, or are
-    shutting down; a reassignment that has caught up ends; and a leader is elected, if there is none. `min_insync`: the
-    topic's min.insync.replicas, None if it is unknown. `unclean`: a replica may lead that lacks committed records.
+    shutting down; a reassignment that has caught up ends; and a leader is elected, if the partition lacks one.
+
+    `min_insync`: the topic's min.insync.replicas, None if it is unknown. `unclean`: a replica may lead that lacks
+    committed records.
     """
     alive = view.live_epochs()
     if state.leader_epoch < 0:  # it never had a leader, so no replica has any record

@@ -58,6 +58,7 @@ class ClusterFollower:
         """The numbers of the change entries that ZooKeeper has kept, oldest first."""
         self._registration = registration
         self._registered: Registered | None = None
+        self._is_view_current = False  # whether the view was read under this registration
         self._is_leaving = False
         self._brokers: dict[int, RegisteredBroker] = {}
         self._controller = NO_BROKER
@@ -65,6 +66,7 @@ class ClusterFollower:
         self._last_entry = NO_ENTRY
         self._listeners: list[Listener] = []
         self._wake = asyncio.Event()
+        self._session_renewed = asyncio.Event()
         self._brokers_changed = self._controller_changed = self._entries_changed = self._must_read_everything = True
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -86,17 +88,24 @@ class ClusterFollower:
 
     @property
     def broker_epoch(self) -> int:
-        """The broker epoch of the registration; NO_EPOCH while the broker is not registered."""
-        return NO_EPOCH if self._registered is None else self._registered.broker_epoch
+        """The broker epoch of the registration; NO_EPOCH while the broker is not registered, or while its view is from
+        the time before."""
+        registered = self._registered
+        return NO_EPOCH if registered is None or not self._is_view_current else registered.broker_epoch
 
     def is_registered(self) -> bool:
-        """Return whether the broker is registered in a session that can't have ended."""
+        """Return whether the broker is registered, in a session that can't have ended, and has a view from then."""
         registered = self._registered
-        return registered is not None and registered.session_id == self.session.session_id and self.session.is_leased()
+        return (
+            registered is not None
+            and self._is_view_current
+            and registered.session_id == self.session.session_id
+            and self.session.is_leased()
+        )
 
     def check_registered(self) -> None:
         """Raise SessionEndedError unless the broker is registered."""
-        if self._registered is None:
+        if self.broker_epoch == NO_EPOCH:
             raise SessionEndedError(
                 f"broker {self.node_id} is not registered in ZooKeeper now; it registers again soon"
             )
@@ -126,7 +135,8 @@ class ClusterFollower:
         self._waiting.append(published)
         self._wake.set()
         try:
-            await asyncio.wait_for(published, _MOST_SECONDS_TO_CATCH_UP)
+            async with asyncio.timeout(_MOST_SECONDS_TO_CATCH_UP):  # wait_for would swallow a cancellation
+                await published
         except TimeoutError:
             logger.warning("the view of the cluster is not up to date after %.0f s", _MOST_SECONDS_TO_CATCH_UP)
 
@@ -136,7 +146,8 @@ class ClusterFollower:
         """Handle the end of a session, and its successor. After a lost connection, the watches fire by themselves."""
         if event is SessionEvent.EXPIRED:
             self._lose_registration("its ZooKeeper session has expired")
-        else:
+        elif event is SessionEvent.RENEWED:
+            self._session_renewed.set()
             self._wake.set()
 
     def _read_all_kinds(self) -> None:
@@ -159,6 +170,7 @@ class ClusterFollower:
         if self._registered is not None:
             logger.warning("broker %d is not registered any more: %s", self.node_id, reason)
         self._registered = None
+        self._is_view_current = False
         self._must_read_everything = True
 
     # The task
@@ -182,8 +194,17 @@ class ClusterFollower:
                 logger.exception("unexpected error while the metadata was read; everything is read again")
                 self._must_read_everything = True
             self._read_all_kinds()
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until there is a new session, but not longer."""
+        self._session_renewed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._session_renewed.wait()
+        except TimeoutError:
+            pass
 
     async def _round(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -260,6 +281,7 @@ class ClusterFollower:
             {node_id: change.settings for node_id, change in known.settings.items()},
             frozenset(known.unreadable_topics),
         )
+        self._is_view_current = True
         if view == old:
             return
         self.view = view

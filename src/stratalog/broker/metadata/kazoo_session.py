@@ -132,19 +132,24 @@ class KazooSession:
         self._handler.interrupt(reason)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Close the session and release everything it holds. A connection that does not respond is given up after
-        `grace_seconds`."""
+        """Close the session and release everything it holds, also if the call is cancelled. A connection that does not
+        respond is given up after `grace_seconds`."""
         self.end()
         stopped = self._loop.create_future()
         thread = threading.Thread(target=self._stop_client, args=(stopped,), name="stratalog-zookeeper-stop")
         thread.start()
-        timer = self._loop.call_later(grace_seconds, self.drop_connection, "closed")
-        try:
-            await asyncio.shield(stopped)
-        finally:
-            timer.cancel()
+        timer = self._loop.call_later(grace_seconds, self.drop_connection, "it is being closed")
+        cancellation: asyncio.CancelledError | None = None
+        while not stopped.done():
+            try:
+                await asyncio.wait([stopped])
+            except asyncio.CancelledError as error:
+                cancellation = error
+        timer.cancel()
         thread.join()
         self._handler.close()
+        if cancellation is not None:
+            raise cancellation
 
     def end(self) -> None:
         """Fail all requests: the session is over."""
@@ -324,6 +329,7 @@ class _Handler:
         self._hand_over = hand_over
         self._attempt_seconds = attempt_seconds
         self._is_attempting = False
+        self._is_closed = False
         self._reason = ""
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -339,8 +345,10 @@ class _Handler:
         """Do nothing: see start."""
 
     def close(self) -> None:
+        """Release the descriptors. Kazoo's thread has ended."""
         os.close(self._wake_reader)
         os.close(self._wake_writer)
+        self._is_closed = True
 
     def spawn(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
         def run() -> None:
@@ -369,6 +377,8 @@ class _Handler:
 
     def interrupt(self, reason: str) -> None:
         self._reason = reason
+        if self._is_closed:
+            return
         try:
             os.write(self._wake_writer, b"\0")
         except BlockingIOError:

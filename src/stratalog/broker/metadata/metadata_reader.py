@@ -69,7 +69,7 @@ class MetadataReader:
         return brokers
 
     async def controller(self, on_change: Callable[[], None]) -> int:
-        """Return the node id of the controller; NO_BROKER if there is none."""
+        """Return the node id of the controller; NO_BROKER if there is no controller."""
         znode = await self._session.watch(znodes.CONTROLLER, on_change)
         if znode is None:
             return NO_BROKER

@@ -170,7 +170,8 @@ async def _wait_until_deleted(session: ZooKeeperSession, path: str, present: Zno
         if now is None or now.created != present.created:
             return
         try:
-            await asyncio.wait_for(changed.wait(), deadline - loop.time())
+            async with asyncio.timeout_at(deadline):
+                await changed.wait()
             changed.clear()
         except TimeoutError:
             raise NodeIdInUseError(

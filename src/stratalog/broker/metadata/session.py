@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class SessionEvent(Enum):
-    """What happened to the session of ZooKeeper."""
+    """A change of the session of ZooKeeper that its users must know."""
 
     RECONNECTED = "reconnected"
     """The connection was lost and made again in the same session, whose ephemeral znodes still exist. Reads show all
@@ -234,10 +234,10 @@ class ZooKeeperSession:
                 await self._keep_leased(session)
             except SessionEndedError:
                 self._note_end(session)
-            except ZooKeeperError as error:
+            except Exception:
                 if self._ready is not None and not self._ready.done():
-                    raise
-                logger.error("the session with ZooKeeper at %s failed: %s; making a new one", self.hosts, error)
+                    raise  # to the caller of start()
+                logger.exception("the session with ZooKeeper at %s failed; making a new one", self.hosts)
                 self._note_end(session)
             finally:
                 self._lease_end = -math.inf

@@ -16,6 +16,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, starmap
 from typing import NamedTuple
 
@@ -161,7 +162,8 @@ class TopicChanges:
         replicas = {PartitionId(topic.id, base + index): tuple(each) for index, each in enumerate(assignment)}
         sizes = _sized({id: create(each, dict.fromkeys(each, _LARGE_EPOCH)) for id, each in replicas.items()})
         for part in chunks(sizes, _topic_size(topic)):
-            await repeat(lambda part=part: self._try_to_add(topic, {id: replicas[id] for id in part}))
+            added = {id: replicas[id] for id in part}
+            await repeat(partial(self._try_to_add, topic, added))
         await self._follower.catch_up()
 
     async def _try_to_add(self, topic: ClusterTopic, replicas: Mapping[PartitionId, tuple[int, ...]]) -> None:
@@ -181,7 +183,10 @@ class TopicChanges:
         states = {id: create(each, alive, now.min_insync) for id, each in replicas.items()}
         grown = replace(now, partition_count=now.partition_count + len(states), version=now.version + 1)
         write = SetData(znodes.topic_path(topic.name), znodes.format_topic(grown), now.version)
-        changes = [TopicChanged(grown, grown.partition_count), *starmap(PartitionChanged, states.items())]
+        changes: list[Change] = [
+            TopicChanged(grown, grown.partition_count),
+            *starmap(PartitionChanged, states.items()),
+        ]
         await self._commit([write, *_creations(states)], changes)
 
     # Deletion

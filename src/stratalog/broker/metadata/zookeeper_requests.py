@@ -1,4 +1,4 @@
-"""What a ZooKeeper session reads and writes: znodes, the operations of a transaction, and their limit."""
+"""Znodes, the operations of a ZooKeeper transaction, and their limits."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from stratalog.broker.metadata.cluster_view import PartitionId
 from stratalog.broker.replication.config import ClusterConfig
@@ -25,6 +26,7 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import HIGHEST, WantedPartition, encode_fetch_request
 from stratalog.protocol.fetch_session import FetchSession, Key
+from stratalog.storage.appending import WouldWaitError
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,11 @@ _STALE_VIEW = (
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
-_STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment
+_STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment; doubled each time
+_REFRESH_SECONDS = 5.0  # after which all positions are sent as they are now
+_BYTES_AT_ONCE = 512 * 1024  # of a response that the event loop appends itself
+_QUICK_SECONDS = 0.005
+"""A leader that can't hold a request answers at once, without records. This is the pause before the next request."""
 
 
 class Leader(NamedTuple):
@@ -82,7 +88,11 @@ class ReplicaFetcher:
         self._in_thread = in_thread
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._not_before: dict[PartitionId, float] = {}  # when a partition with an error is fetched again
+        self._stale_for: dict[PartitionId, float] = {}  # the next pause of a partition whose leader is not known here
         self._loop = asyncio.get_running_loop()
+        self._positions: dict[Key, WantedPartition] = {}  # what the next request is for
+        self._outdated: set[PartitionId] = set()  # whose positions may have changed
+        self._refreshed_at = self._loop.time()
         self._changed = asyncio.Event()
         self._is_appending = False
         self._appended = asyncio.Event()
@@ -98,6 +108,8 @@ class ReplicaFetcher:
         """Copy this partition too. A request that waits at the leader is given up, so that it begins at once."""
         self._partitions[partition.id] = partition
         self._not_before.pop(partition.id, None)
+        self._stale_for.pop(partition.id, None)
+        self._outdated.add(partition.id)
         self._changed.set()
         if self._connection is not None and self._connection.in_flight and not self._is_appending:
             self._connection.close()
@@ -106,6 +118,8 @@ class ReplicaFetcher:
         """Stop copying the partition, and return when no thread works on it."""
         self._partitions.pop(partition.id, None)
         self._not_before.pop(partition.id, None)
+        self._stale_for.pop(partition.id, None)
+        self._outdated.add(partition.id)
         while self._is_appending:
             self._appended.clear()
             await self._appended.wait()
@@ -147,19 +161,12 @@ class ReplicaFetcher:
 
     async def _fetch_once(self) -> None:
         now = self._loop.time()
-        ready = {
-            key: partition
-            for key, partition in self._partitions.items()
-            if self._not_before.get(key, 0.0) <= now and not partition.is_offline
-        }
-        if not ready:
+        self._update_positions(now)
+        if not self._positions:
             await self._wait_for_work(now)
             return
         self._changed.clear()
-        positions: dict[Key, WantedPartition] = {
-            (partition.id.topic_id.bytes, partition.index): self._position(partition) for partition in ready.values()
-        }
-        request = self._session.next_request(positions)
+        request = self._session.next_request(self._positions)
         connection = await self._connected()
         version = connection.version_of(ApiKey.FETCH, _LOWEST, HIGHEST)
         body = encode_fetch_request(
@@ -181,18 +188,38 @@ class ReplicaFetcher:
             self._is_unreachable = False
         _, error, session_id, topics = parse_fetch_response(response, version)
         self._session.answered(session_id, error)
-        by_key = {(key.topic_id.bytes, key.partition): partition for key, partition in ready.items()}
         copied = []
         for topic, partitions in topics:
             for fields in partitions:
-                if not isinstance(topic, bytes) or (partition := by_key.get((topic, fields[0]))) is None:
+                if not isinstance(topic, bytes) or (position := self._positions.get((topic, fields[0]))) is None:
                     raise MalformedResponseError(
                         f"broker {self.leader.node_id} sent a partition that was not requested"
                     )
-                epoch = positions[topic, fields[0]].leader_epoch
-                records = response[fields[6] : fields[7]]
-                copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
+                partition = self._partitions.get(PartitionId(UUID(bytes=topic), fields[0]))
+                if partition is not None:  # else this broker does not follow it any more
+                    records = response[fields[6] : fields[7]]
+                    epoch = position.leader_epoch
+                    copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
         await self._take(copied)
+        self._outdated.update(each.partition.id for each in copied)
+        if self._loop.time() - now < _QUICK_SECONDS and not any(len(each.records) for each in copied):
+            await asyncio.sleep(_QUICK_SECONDS)
+
+    def _update_positions(self, now: float) -> None:
+        """Bring the positions up to date that may have changed. All others stay as they were sent: a broker may follow
+        thousands of partitions, of which few get records."""
+        if now >= self._refreshed_at + _REFRESH_SECONDS:  # retention moves log start offsets
+            self._outdated.update(self._partitions)
+            self._refreshed_at = now
+        self._outdated.update(key for key, at in self._not_before.items() if at <= now)
+        for partition_id in self._outdated:
+            key = (partition_id.topic_id.bytes, partition_id.partition)
+            partition = self._partitions.get(partition_id)
+            if partition is None or partition.is_offline or self._not_before.get(partition_id, 0.0) > now:
+                self._positions.pop(key, None)
+            else:
+                self._positions[key] = self._position(partition)
+        self._outdated.clear()
 
     async def _wait_for_work(self, now: float) -> None:
         """Wait until a partition is added, or one that had an error may be fetched again."""
@@ -237,14 +264,16 @@ class ReplicaFetcher:
         ends = {copied.partition.id: copied.partition.log.log_end_offset for copied in work}
         failures: dict[PartitionId, StratalogError] = {}
 
+        waiting = _append_at_once(work, failures)
+
         def change_logs() -> None:
-            for copied in work:
+            for copied in waiting:
                 try:
                     _change_log(copied)
                 except StratalogError as error:
                     failures[copied.partition.id] = error
 
-        if any(len(copied.records) or copied.diverging or copied.error for copied in work):
+        if waiting:
             self._is_appending = True
             try:
                 await asyncio.shield(asyncio.ensure_future(self._in_thread(change_logs)))
@@ -259,6 +288,7 @@ class ReplicaFetcher:
                 copied.partition.truncated()
             else:
                 self._not_before.pop(copied.partition.id, None)
+                self._stale_for.pop(copied.partition.id, None)
                 copied.partition.copied(copied.high_watermark, len(copied.records))
 
     def _has_failed(self, copied: _Copied) -> bool:
@@ -269,7 +299,10 @@ class ReplicaFetcher:
         if error == ErrorCode.offset_out_of_range and copied.log_start_offset >= 0:
             return copied.log_start_offset <= partition.log.log_end_offset  # a wrong answer: nothing is missing
         if error in _STALE_VIEW:
-            self._not_before[partition.id] = self._loop.time() + _STALE_VIEW_SECONDS
+            longest = self._config.replica_fetch_backoff_ms / 1000
+            seconds = self._stale_for.get(partition.id, _STALE_VIEW_SECONDS)
+            self._stale_for[partition.id] = min(2 * seconds, longest)
+            self._not_before[partition.id] = self._loop.time() + seconds
         else:
             name = ErrorCode(error).name.upper()
             self._delay(partition, f"broker {self.leader.node_id} answers the fetch with {name}")
@@ -308,6 +341,30 @@ class ReplicaFetcher:
         if not self._is_unreachable:
             logger.warning("broker %d can't be copied from: %s", self.leader.node_id, error)
             self._is_unreachable = True
+
+
+def _append_at_once(response: list[_Copied], failures: dict[PartitionId, StratalogError]) -> list[_Copied]:
+    """Append what takes little time on the event loop: a thread would cost more than the append. Return the rest."""
+    room = _BYTES_AT_ONCE
+    rest = []
+    for copied in response:
+        log, size = copied.partition.log, len(copied.records)
+        if (
+            copied.error
+            or copied.diverging is not None
+            or log.log_start_offset < copied.log_start_offset
+            or size > room
+        ):
+            rest.append(copied)
+        elif size:
+            room -= size
+            try:
+                log.append_from_leader_at_once(copied.records)
+            except WouldWaitError:
+                rest.append(copied)
+            except StratalogError as error:
+                failures[copied.partition.id] = error
+    return rest
 
 
 def _change_log(copied: _Copied) -> None:

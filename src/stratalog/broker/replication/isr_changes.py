@@ -51,21 +51,20 @@ class IsrChanges:
     async def _check_lags(self) -> None:
         while True:
             await asyncio.sleep(max(self._context.lag_max_ms() / 2000, 0.05))
-            now, lag = self._context.now_ms(), self._context.lag_max_ms()
-            for partition in list(self._led()):
-                leadership = partition.leadership
-                if leadership is None or leadership.proposed_isr is not None or not self._context.can_lead():
-                    continue
-                lagging = leadership.lagging(partition.log.log_end_offset, now, lag)
-                if lagging:
-                    logger.info(
-                        "%r: replicas %s lag by more than %d ms and leave the ISR %s",
-                        partition,
-                        lagging,
-                        lag,
-                        leadership.state.isr,
-                    )
-                    self._propose(partition, leadership, remove=lagging)
+            self.remove_lagging()
+
+    def remove_lagging(self) -> None:
+        """Propose the ISRs without the members that have not caught up for too long."""
+        now, lag = self._context.now_ms(), self._context.lag_max_ms()
+        for partition in list(self._led()):
+            leadership = partition.leadership
+            if leadership is None or leadership.proposed_isr is not None or not self._context.can_lead():
+                continue
+            lagging = leadership.lagging(partition.log.log_end_offset, now, lag)
+            if lagging:
+                isr = leadership.state.isr
+                logger.info("%r: replicas %s lag by more than %d ms and leave the ISR %s", partition, lagging, lag, isr)
+                self._propose(partition, leadership, remove=lagging)
 
     def _propose(
         self,

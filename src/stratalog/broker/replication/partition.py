@@ -26,26 +26,52 @@ from stratalog.storage.appending import Appended, PreparedBatches
 from stratalog.storage.log import Log
 
 if TYPE_CHECKING:
+    from stratalog.broker.fetch_sessions import CachedPartition
     from stratalog.broker.waiting import WaitingFetch
 
 logger = logging.getLogger(__name__)
 
 OnReplicated = Callable[[ErrorCode], None]
 
+_MOST_REPORTED = 100
+
 
 class ReplicaContext:
     """What the partitions of a broker have in common."""
 
-    def __init__(self, node_id: int, clock: Clock, can_lead: Callable[[], bool], lag_max_ms: Callable[[], int]) -> None:
-        """`can_lead` is False from the moment on when another broker may lead what this one leads."""
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        can_lead: Callable[[], bool],
+        lag_max_ms: Callable[[], int],
+        registered_epoch: Callable[[int], int | None],
+    ) -> None:
+        """`can_lead` is False from the moment on when another broker may lead what this one leads. `registered_epoch`
+        returns the broker epoch under which a broker is registered now."""
         self.node_id = node_id
+        self.registered_epoch = registered_epoch
         self.clock = clock
         self.can_lead = can_lead
         self.lag_max_ms = lag_max_ms
+        self._refused_replicas: set[int] = set()
         self.on_follower_caught_up: Callable[[ReplicatedPartition, int], None] = lambda _partition, _replica: None
 
     def now_ms(self) -> int:
         return int(self.clock.monotonic() * 1000)
+
+    def report_refused(self, partition: ReplicatedPartition, replica: int, broker_epoch: int) -> None:
+        """Log a fetch that is not from a replica, once for each node id: a client can send any number of them, and a
+        broker that has just registered may be ahead of this broker's view."""
+        if replica not in self._refused_replicas and len(self._refused_replicas) < _MOST_REPORTED:
+            self._refused_replicas.add(replica)
+            logger.warning(
+                "%r: refused a fetch that claims to be replica %d with broker epoch %d; known here is broker epoch %s",
+                partition,
+                replica,
+                broker_epoch,
+                self.registered_epoch(replica),
+            )
 
 
 class ReplicatedPartition(Partition):
@@ -226,18 +252,34 @@ class ReplicatedPartition(Partition):
     # Followers
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or has registered again
-        since."""
+        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or does not fetch under
+        its registration: it has registered again since, or it is not the broker that it claims to be."""
         leadership = self.leadership
         assert leadership is not None
         end = self.log.log_end_offset
-        if not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+        is_registered = broker_epoch == self._context.registered_epoch(replica)
+        if not is_registered or not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
+            self._context.report_refused(self, replica, broker_epoch)
             return False
         self._follower_starts[replica] = log_start_offset
         self._advance()
         if replica not in leadership.maximal_isr:
             self._context.on_follower_caught_up(self, replica)
         return True
+
+    def follower_is_idle(self, replica: int, broker_epoch: int, cached: CachedPartition) -> bool:
+        """Return whether the follower has everything and knows it, as its last fetch did too. Record that it still has.
+        Most fetches of most partitions are like this, so it must cost little."""
+        leadership, log = self.leadership, self.log
+        _, epoch, offset, _, _, follower_start = cached.requested
+        return (
+            leadership is not None
+            and epoch == self.leader_epoch
+            and cached.high_watermark == self._high_watermark
+            and offset == log.log_end_offset
+            and cached.log_start_offset == follower_start == log.log_start_offset
+            and leadership.still_caught_up(replica, offset, broker_epoch, self._context.now_ms())
+        )
 
     @property
     def low_watermark(self) -> int:

@@ -64,7 +64,9 @@ class Replicas:
         self._config = config
         self._node_id = node_id
         self._topic_config = topic_config
-        self._context = ReplicaContext(node_id, clock, metadata.can_lead, lambda: config.replica_lag_time_max_ms)
+        self._context = ReplicaContext(
+            node_id, clock, metadata.can_lead, lambda: config.replica_lag_time_max_ms, self._registered_epoch
+        )
         self.isr_changes = IsrChanges(metadata, self._context, self._led)
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._opened: set[PartitionId] = set()
@@ -103,6 +105,10 @@ class Replicas:
         await self._in_roles_thread(self._save_watermarks_now)
         await self._loop.run_in_executor(None, self._roles_thread.shutdown)
         await self._loop.run_in_executor(None, self._append_threads.shutdown)
+
+    def _registered_epoch(self, node_id: int) -> int | None:
+        broker = self._metadata.view.brokers.get(node_id)
+        return None if broker is None else broker.epoch
 
     def _led(self) -> Iterable[ReplicatedPartition]:
         return (partition for partition in self._partitions.values() if partition.leadership is not None)

@@ -94,6 +94,21 @@ class Leadership:
         follower.fetched(offset, broker_epoch, leader_end, now_ms)
         return True
 
+    def still_caught_up(self, replica: int, offset: int, broker_epoch: int, now_ms: int) -> bool:
+        """Record a fetch from the end of the leader's log, by a member of the ISR whose last fetch was the same. False,
+        and nothing is recorded, if this is another case."""
+        follower = self._followers.get(replica)
+        if (
+            follower is None
+            or follower.log_end != offset
+            or follower.broker_epoch != broker_epoch
+            or replica not in self.state.isr
+        ):
+            return False
+        follower.caught_up_ms = follower.fetched_ms = now_ms
+        follower.leader_end_at_fetch = offset
+        return True
+
     def advance(self, leader_end: int, now_ms: int, lag_max_ms: int) -> int:
         """Raise the high watermark as far as the replicas allow, and return it."""
         if len(self.state.isr) >= min(self.state.min_insync, len(self.state.replicas)):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark import TaskContext
 
-from stratalog.spark.worker_socket import acknowledge
+from stratalog.spark.worker_process import acknowledge
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="an option of Linux")
 
