@@ -20,6 +20,7 @@ from bench.report import Row, report
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "produce": lambda options: cluster_produce.produce(options.dir, options.mib, options.rounds),
+    "catch-up": lambda options: cluster_produce.catch_up(options.dir, options.mib, options.rounds),
     "failover": lambda options: cluster_failover.failover(options.dir, options.kills),
     "many": lambda options: cluster_failover.many(options.dir),
 }

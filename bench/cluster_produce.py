@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import statistics
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ MIB = 1024 * 1024
 GB = 1e9
 RECORD_BYTES = 1024
 PRODUCER_SECONDS = 600
+PAUSED_SESSION_MS = 6_000
 # The compiler level overrides a setting for quick starts.
 PRODUCER_JVM = ("-XX:TieredStopAtLevel=4", "-Xmx512m", *SILENT)
 _RESULT = re.compile(
@@ -40,6 +44,16 @@ class Produced:
     @property
     def follower_cpu(self) -> float:
         return self.cpu.all_brokers - self.leader_cpu
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """What it cost to copy what a follower had missed."""
+
+    gb: float
+    seconds: float
+    follower_cpu: float
+    leader_cpu: float
 
 
 def perform(side: Side, topic: str, mib: int, records_per_second: int = -1, *settings: str) -> Produced:
@@ -115,6 +129,46 @@ def _rows(partitions: int, ours: list[Produced], theirs: list[Produced]) -> Iter
             f"leader {sum(run.leader_cpu for run in ours) * 2 / gb:.2f} against "
             f"{sum(run.leader_cpu for run in theirs) * 2 / gb:.2f} s/GB",
         )
+
+
+def catch_up(parent: Path | None, mib: int, rounds: int) -> Iterator[Row]:
+    """Pause a follower for longer than its session, produce to the others, and measure how it catches up."""
+    with directory(parent) as path, ExitStack() as stack:
+        sides = [stack.enter_context(running(side, path, session_ms=PAUSED_SESSION_MS)) for side in SIDES]
+        runs: tuple[list[CaughtUp], list[CaughtUp]] = ([], [])
+        for number in range(rounds + 1):
+            for side, results in zip(sides, runs, strict=True):
+                results.append(_catch_up_once(side, f"catch-up-{number}", mib))
+    ours, theirs = (results[1:] for results in runs)  # the JVM compiles in the first round
+    gb = sum(run.gb for run in ours)
+    mine, others = (sum(run.follower_cpu for run in results) / gb for results in (ours, theirs))
+    leader, other_leader = (sum(run.leader_cpu for run in results) / gb for results in (ours, theirs))
+    speed, other_speed = (
+        statistics.median(run.gb * 1000 / run.seconds for run in results) for results in (ours, theirs)
+    )
+    yield Row(
+        "a follower that catches up, CPU",
+        f"{mine:.2f} s/GB",
+        f"<= {others:.2f} s/GB",
+        mine <= others,
+        f"leader {leader:.2f} against {other_leader:.2f} s/GB; {speed:.0f} against {other_speed:.0f} MB/s",
+    )
+
+
+def _catch_up_once(side: Side, topic: str, mib: int) -> CaughtUp:
+    leader, paused = BROKERS[0], BROKERS[-1]
+    side.create_topics([topic], 1, assignment=[list(BROKERS)])
+    os.kill(side.pid(paused), signal.SIGSTOP)
+    try:
+        side.await_in_sync([topic], len(BROKERS) - 1)
+        produced = perform(side, topic, mib)
+    finally:
+        os.kill(side.pid(paused), signal.SIGCONT)
+    before, start = side.cpu(), time.perf_counter()
+    side.await_in_sync([topic])
+    cpu, seconds = side.cpu() - before, time.perf_counter() - start
+    side.delete_topics([topic])
+    return CaughtUp(produced.gb, seconds, cpu.brokers[paused], cpu.brokers[leader])
 
 
 def _latencies(runs: list[Produced]) -> tuple[float, float]:

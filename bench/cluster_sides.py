@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
-from stratalog.lab.broker_child import BrokerChild
-from stratalog.lab.cluster import LabCluster
 from tests.compat.fetch_kafka import KAFKA_VERSION
 from tests.compat.kafka_cluster import KafkaCluster, KafkaNode
 
 from bench.broker_kafka import JVM_OPTIONS
 from bench.broker_kafka import SETTINGS as KAFKA_DEFAULTS
 from bench.broker_processes import cpu_of
+from stratalog.lab.broker_child import BrokerChild
+from stratalog.lab.cluster import LabCluster
 
 T = TypeVar("T")
 
