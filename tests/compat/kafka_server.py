@@ -159,15 +159,19 @@ class KafkaServer:
 
     def _write_properties(self) -> Path:
         self.port, controller_port = free_port(), free_port()
-        address, controller = f"127.0.0.1:{self.port}", f"127.0.0.1:{controller_port}"
+        return self._write_node(1, f"127.0.0.1:{controller_port}", f"1@127.0.0.1:{controller_port}")
+
+    def _write_node(self, node_id: int, controller: str, voters: str) -> Path:
+        """Write server.properties of a node that is broker and controller, and return the file."""
+        address = f"127.0.0.1:{self.port}"
         properties = {
             "process.roles": "broker,controller",
-            "node.id": "1",
+            "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
             "advertised.listeners": f"PLAINTEXT://{address}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": voters,
             "log.dirs": str(self.data_dir),
             **SMALL,
             **self.settings,

@@ -76,6 +76,18 @@ def test_min_insync_replicas_above_the_number_of_replicas_commits_nothing() -> N
     assert advance(leadership, 10) == 10
 
 
+def test_a_dead_member_holds_up_commits_after_it_has_left_the_isr() -> None:
+    leadership = led()
+    for replica in (1, 2):
+        fetch(leadership, replica, 8, 8)
+    fetch(leadership, 1, 10, 10)
+    assert advance(leadership, 10) == 8
+    leadership.learned(newer(leadership, (0, 1)))
+    assert advance(leadership, 10) == 10
+    fetch(leadership, 2, 10, 10)
+    assert leadership.can_join(2, EPOCHS[2]), "it lives, and fetches again"
+
+
 def test_a_member_that_is_being_removed_no_longer_counts() -> None:
     leadership = led()
     fetch(leadership, 1, 10, 10)

@@ -166,6 +166,8 @@ class Leadership:
         """Take over a newer state in which this broker leads in the same epoch."""
         if state.partition_epoch <= self.state.partition_epoch:
             return
+        for replica in set(self.state.isr).difference(state.isr, (self.node_id,)):
+            self._followers[replica].log_end = UNKNOWN  # its broker is perhaps dead, and must not hold anything back
         self.state = state
         self._proposed = None
         for replica in state.replicas:
