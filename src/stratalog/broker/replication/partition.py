@@ -317,6 +317,7 @@ class ReplicatedPartition(Partition):
             and cached.high_watermark == self._high_watermark
             and offset == log.log_end_offset
             and cached.log_start_offset == follower_start == log.log_start_offset
+            and follower_start == self._follower_starts.get(replica)
             and leadership.still_caught_up(replica, offset, broker_epoch, self._context.now_ms())
         )
 
