@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from stratalog.broker.apis.cluster_replicas import ClusterReplicaApis
@@ -20,6 +20,7 @@ from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
 from stratalog.broker.metadata.cluster_settings import ClusterSettings
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
+from stratalog.broker.metadata.founding import register_own_topics
 from stratalog.broker.metadata.membership import ClusterMembership
 from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.store import MetadataStore
@@ -30,6 +31,7 @@ from stratalog.broker.requests import ApiFamily
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
 from stratalog.clock import BootClock, Clock
+from stratalog.storage.config import LogConfig
 from stratalog.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class ClusterMember:
             config.cluster,
             config.node_id,
             clock,
-            lambda settings: topic_config(current().log_defaults, settings),
+            self._log_config,
         )
         self.controller = Controller(metadata, session, unclean=self._allows_unclean)
 
@@ -116,6 +118,8 @@ class ClusterMember:
     async def start(self) -> None:
         """Open the logs, and take the roles that the metadata gives to this broker."""
         self.metadata.on_change(lambda _old, _new: self._forget_loss())
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, None)
+        await register_own_topics(self.metadata, self._store, self._log_config, in_thread)
         await self.replicas.start()
         self.controller.start()
         self._forget_loss()
@@ -177,6 +181,9 @@ class ClusterMember:
                 await self.controller.restore_preferred(_IMBALANCE_PERCENTAGE)
             except (ZooKeeperError, UnreadableZnodeError) as error:
                 logger.info("the preferred leaders can't be elected now: %s", error)
+
+    def _log_config(self, settings: Mapping[str, str]) -> LogConfig:
+        return topic_config(self._current().log_defaults, settings)
 
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)

@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -26,7 +27,7 @@ from stratalog.broker.replication.fetcher import Leader, ReplicaFetcher
 from stratalog.broker.replication.isr_changes import IsrChanges
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
 from stratalog.clock import Clock
-from stratalog.errors import StorageError, StratalogError
+from stratalog.errors import FencedLeaderEpochError, StorageError, StratalogError
 from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.storage.config import LogConfig
 from stratalog.storage.log import Log
@@ -327,13 +328,24 @@ class Replicas:
             return
         failed = await self._in_roles_thread(lambda: self._begin_epochs(new))
         for partition, state in new:
-            if partition.id in failed:
-                logger.error("%s-%d can't lead: %s", partition.topic, partition.index, failed[partition.id])
+            if (error := failed.get(partition.id)) is not None:
+                logger.error("%s-%d can't lead: %s", partition.topic, partition.index, error)
+                if isinstance(error, FencedLeaderEpochError):
+                    await self._raise_epoch(partition, state)
                 continue
             newest = self._metadata.view.states.get(partition.id)
             if newest is None or not self._is_to_lead(newest) or newest.leader_epoch != state.leader_epoch:
                 continue  # the next round has another role for it
             partition.lead(newest)
+
+    async def _raise_epoch(self, partition: ReplicatedPartition, state: PartitionState) -> None:
+        """Lead in an epoch after those in the log: the log is older than the cluster, or ZooKeeper was restored from a
+        backup."""
+        newer = replace(state, leader_epoch=(partition.log.leader_epochs.latest or 0) + 1)
+        try:
+            await self._metadata.change_state(partition.id, newer)
+        except StratalogError as error:
+            logger.error("%s-%d can't get a newer leader epoch: %s", partition.topic, partition.index, error)
 
     def _begin_epochs(self, roles: list[_Role]) -> dict[PartitionId, StratalogError]:
         """Write the leader epochs to the logs. Runs in a thread, because it syncs files."""
