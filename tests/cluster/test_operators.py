@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.client import Admin, Producer
 from stratalog.lab.cluster import LabCluster
-from tests.cli.running import invoke, json_of, one_line_error
+from tests.cli.running import invoke, json_of, one_line_error, run
 from tests.cluster.conftest import SETTINGS
 from tests.cluster.traffic import wait_for_isr
 
@@ -172,3 +172,23 @@ def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(operated: 
     )
     with Admin(operated.bootstrap_servers) as admin:
         assert admin.list_partition_reassignments() == {}
+
+
+def test_broker_that_can_not_join_shows_a_traceback(operated: LabCluster, tmp_path: Path) -> None:
+    def refusal(name: str, node_id: int, *, zookeeper: str = operated.zookeeper.address) -> str:
+        settings = {"zookeeper.connect": zookeeper, "node.id": node_id}
+        settings |= {"zookeeper.session.timeout.ms": 3000, "zookeeper.connection.timeout.ms": 2000}
+        pairs = [part for pair in settings.items() for part in ("--set", "=".join(map(str, pair)))]
+        done = run("serve", "--data-dir", tmp_path / name, "--listen", "127.0.0.1:0", *pairs)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr
+        last: str = done.stderr.splitlines()[-1]
+        assert last.startswith("stratalog: ")
+        return last
+
+    assert "node.id 1 is in use: another broker is registered with it" in refusal("second", 1)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "meta.properties").write_text("version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=7\n")
+    assert "belongs to cluster AAAAAAAAAAAAAAAAAAAAAA, and ZooKeeper has cluster" in refusal("foreign", 7)
+    assert "ZooKeeper at 127.0.0.1:1 did not respond within 2000 ms" in refusal("new", 8, zookeeper="127.0.0.1:1")
