@@ -134,7 +134,7 @@ class FakeCluster(ChangedSettings):
 def joined(path: Path, cluster: FakeCluster) -> tuple[LiveSettings, list[int]]:
     """Return the settings of a broker in a cluster, and fetch.max.bytes after each change."""
     live = opened(path)
-    live.change(broker={"fetch.max.bytes": "1"}, cluster={"max.connections": "7"})
+    live.change(broker={"fetch.max.bytes": "2000"}, cluster={"max.connections": "7"})
     live.join(cluster)
     seen: list[int] = []
     live.on_change(lambda: seen.append(live.current.fetch_max_bytes))
@@ -155,7 +155,7 @@ def test_change_by_another_broker_does_not_count_until_a_restart(tmp_path: Path)
     live.refresh()
     live.refresh()
     assert seen == [6000]
-    cluster.settings["2"] = {"fetch.max.bytes": "1"}
+    cluster.settings["2"] = {"fetch.max.bytes": "2000"}
     live.refresh()
     assert seen == [6000]
 

@@ -46,6 +46,7 @@ fetched = st.builds(
     st.none() | st.binary(max_size=300),
     st.none() | st.tuples(int32, int64),
     leaders,
+    int32,
 )
 
 
@@ -146,6 +147,7 @@ def expected_partition(partition: FetchedPartition, version: int) -> dict[str, A
         "high_watermark": partition.high_watermark,
         "last_stable_offset": partition.last_stable_offset,
         "log_start_offset": partition.log_start_offset,
+        "preferred_read_replica": partition.preferred_replica,
         "records": partition.records or b"",
         "aborted_transactions": None
         if partition.aborted is None
