@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from stratalog.client import Producer
@@ -37,7 +38,12 @@ def reader(cluster: LabCluster, log_dirs: str | None = None) -> StratalogBatchRe
 
 
 def rows(each: StratalogBatchReader) -> list[Row]:
-    return sorted(row for task in each.partitions() for batch in each.read(task) for row in rows_in(batch))
+    return read(each, each.partitions())
+
+
+def read(each: StratalogBatchReader, planned: list[InputPartition]) -> list[Row]:
+    read_rows = [row for task in planned for batch in each.read(task) for row in rows_in(batch)]
+    return sorted(read_rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 def tasks(each: StratalogBatchReader) -> list[ScanPartition]:
@@ -64,8 +70,7 @@ def test_tasks_lose_rows_when_a_leader_is_killed_or_read_files_that_are_not_in_s
     planned_tasks = planned.partitions()
     killer.start()
     for _ in range(3):
-        seen = sorted(row for task in planned_tasks for batch in planned.read(task) for row in rows_in(batch))
-        assert seen == expected
+        assert read(planned, planned_tasks) == expected
     killer.join()
     wait_for_isr(cluster, "orders", 2)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import AsJson, BrokerAddress, argument, flag, option, report_errors
-from stratalog.cli.output import QUIET, Columns, Output, Row, size
+from stratalog.cli.output import QUIET, Columns, Output, Row, ids, size
 from stratalog.cli.program import CommandError
 from stratalog.cli.progress import ProgressDisplay, time_left
 from stratalog.cli.reassignment_plan import Assignment, ImpossiblePlanError, balance, drain
@@ -175,8 +175,8 @@ def _show(output: Output, rows: list[Row], *, is_executed: bool) -> None:
     columns: Columns = {
         "topic": "topic",
         "partition": lambda row: str(row["partition"]),
-        "replicas": lambda row: ",".join(map(str, row["replicas"])),
-        "new replicas": lambda row: ",".join(map(str, row["new_replicas"])),
+        "replicas": ids("replicas"),
+        "new replicas": ids("new_replicas"),
         "to copy": size("bytes"),
     }
     output.rows(rows, columns, empty="nothing has to move")
