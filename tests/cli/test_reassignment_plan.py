@@ -86,11 +86,11 @@ def test_too_few_brokers_for_the_replicas_are_accepted() -> None:
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None]]:
     count = draw(st.integers(1, 7))
-    racks: dict[int, str | None] = {broker: draw(st.sampled_from("abc")) for broker in range(1, count + 1)}
+    has_racks = draw(st.booleans())
+    racks = {broker: draw(st.sampled_from("abc")) if has_racks else None for broker in range(1, count + 1)}
     replicas = st.lists(st.integers(1, 9), min_size=1, max_size=min(3, count), unique=True).map(tuple)
     assignment = orders(*draw(st.lists(replicas, max_size=25)))
-    without_racks: dict[int, str | None] = dict.fromkeys(racks)
-    return assignment, {**racks} if draw(st.booleans()) else without_racks
+    return assignment, racks
 
 
 @given(clusters())

@@ -44,6 +44,6 @@ def test_shell_snippets_of_the_page_fail(tmp_path: Path) -> None:
         )
     finally:
         zookeeper.kill()
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert (done.returncode, done.stderr) == (0, "stratalog: 1 record acknowledged\n"), done.stdout
     for line in ("created orders: 3 partitions, 3 replicas each", "; --execute does it", "all replicas are in sync"):
         assert line in done.stdout

@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.client import Admin, Producer
 from stratalog.lab.cluster import LabCluster
-from tests.cli.running import invoke, json_of, one_line_error
+from tests.cli.running import invoke, json_of, one_line_error, run
 from tests.cluster.conftest import SETTINGS
 from tests.cluster.traffic import wait_for_isr
 
@@ -125,7 +125,9 @@ def test_dead_broker_is_not_shown_and_its_return_neither(operated: LabCluster) -
     assert sum(metrics(operated, 1)[f"stratalog_isr_{change}_total"] for change in ("shrinks", "expands")) >= 1
 
 
-def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(operated: LabCluster) -> None:
+def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(
+    operated: LabCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done("topic", "create", "orders", "--assignment", "1:2,1:3,1:2,1:3")
     wait_for_isr(operated, "orders", 2)
     with Producer(operated.bootstrap_servers) as producer:
@@ -148,21 +150,22 @@ def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(operated: 
     assert done("topic", "reassign", "orders", "--brokers", "all") == "nothing has to move\n"
     assert done("cluster", "elect", "--preferred") == "no election was necessary\n"
 
-    assert "reassigned" in done("topic", "reassign", "--drain", 1, "--execute")
-    assert status()["brokers"][0]["replicas"] == 0
-    assert not any(1 in row["replicas"] for row in describe("orders"))
+    idle = next(node_id for node_id in operated.brokers if node_id != status()["controller"])
+    assert "reassigned" in done("topic", "reassign", "--drain", idle, "--execute")
+    assert [row["replicas"] for row in status()["brokers"] if row["broker"] == idle] == [0]
+    assert not any(idle in row["replicas"] for row in describe("orders"))
 
-    operated.broker(1).kill()
-    began = done("topic", "reassign", "orders", "--brokers", "2,3", "--execute", "--no-wait")
-    assert began == "nothing has to move\n"
-    operated.broker(1).start()
-    assert done("topic", "reassign", "--cancel") == "no reassignment is running\n"
-    operated.broker(1).pause()  # it stays registered for a moment, and copies nothing
-    done("topic", "reassign", "orders", "--brokers", "1,2", "--execute", "--no-wait")
-    assert status()["reassignments"]
+    others = [broker for node_id, broker in operated.brokers.items() if node_id != idle]
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", ",".join(broker.bootstrap_servers for broker in others))
+    operated.broker(idle).pause()  # it stays registered for a moment, and copies nothing
+    began = done("topic", "reassign", "orders", "--brokers", "all", "--execute", "--no-wait")
+    assert "`stratalog topic reassign --cancel` stops them" in began
+    assert "being reassigned" in done("cluster", "status")
     assert "cancelled the reassignment of orders-" in done("topic", "reassign", "--cancel")
+    operated.broker(idle).resume()
+    wait_until(lambda: len(status()["brokers"]) == 3, "the broker has registered again")
     assert not status()["reassignments"]
-    operated.broker(1).resume()
+    assert not any(idle in row["replicas"] for row in describe("orders"))
 
     assert "broker 9, which is not in the cluster; it has 1, 2, 3" in one_line_error(
         invoke("topic", "reassign", "--drain", 9)
@@ -172,3 +175,23 @@ def test_leaders_and_replicas_do_not_go_where_the_operator_wants_them(operated: 
     )
     with Admin(operated.bootstrap_servers) as admin:
         assert admin.list_partition_reassignments() == {}
+
+
+def test_broker_that_can_not_join_shows_a_traceback(operated: LabCluster, tmp_path: Path) -> None:
+    def refusal(name: str, node_id: int, *, zookeeper: str = operated.zookeeper.address) -> str:
+        settings = {"zookeeper.connect": zookeeper, "node.id": node_id}
+        settings |= {"zookeeper.session.timeout.ms": 3000, "zookeeper.connection.timeout.ms": 2000}
+        pairs = [part for pair in settings.items() for part in ("--set", "=".join(map(str, pair)))]
+        done = run("serve", "--data-dir", tmp_path / name, "--listen", "127.0.0.1:0", *pairs)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Traceback" not in done.stderr
+        last: str = done.stderr.splitlines()[-1]
+        assert last.startswith("stratalog: ")
+        return last
+
+    assert "node.id 1 is in use: another broker is registered with it" in refusal("second", 1)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "meta.properties").write_text("version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=7\n")
+    assert "belongs to cluster AAAAAAAAAAAAAAAAAAAAAA, and ZooKeeper has cluster" in refusal("foreign", 7)
+    assert "ZooKeeper at 127.0.0.1:1 did not respond within 2000 ms" in refusal("new", 8, zookeeper="127.0.0.1:1")

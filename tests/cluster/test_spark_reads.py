@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -38,12 +38,12 @@ def reader(cluster: LabCluster, log_dirs: str | None = None) -> StratalogBatchRe
 
 
 def rows(each: StratalogBatchReader) -> list[Row]:
-    return in_order(each, each.partitions())
+    return read(each, each.partitions())
 
 
-def in_order(each: StratalogBatchReader, partitions: Sequence[InputPartition]) -> list[Row]:
-    read = (row for task in partitions for batch in each.read(task) for row in rows_in(batch))
-    return sorted(read, key=lambda row: (row["partition"], row["offset"]))
+def read(each: StratalogBatchReader, planned: list[InputPartition]) -> list[Row]:
+    read_rows = [row for task in planned for batch in each.read(task) for row in rows_in(batch)]
+    return sorted(read_rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 def tasks(each: StratalogBatchReader) -> list[ScanPartition]:
@@ -70,7 +70,7 @@ def test_tasks_lose_rows_when_a_leader_is_killed_or_read_files_that_are_not_in_s
     planned_tasks = planned.partitions()
     killer.start()
     for _ in range(3):
-        assert in_order(planned, planned_tasks) == expected
+        assert read(planned, planned_tasks) == expected
     killer.join()
     wait_for_isr(cluster, "orders", 2)
 

@@ -10,7 +10,7 @@ import typer
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, argument, flag, report_errors
-from stratalog.cli.output import BAD, DOUBTFUL, GOOD, QUIET, STRONG, CellOf, Columns, Output, Row, text
+from stratalog.cli.output import BAD, DOUBTFUL, GOOD, QUIET, STRONG, Columns, Output, Row, ids, text
 from stratalog.cli.program import FOUND_PROBLEMS, CommandError
 from stratalog.cli.wording import pluralize, printable
 from stratalog.client.admin import Admin, ConfigResource, ElectionType, Reassignment
@@ -229,9 +229,9 @@ def _show(output: Output, cluster: Row) -> None:
         columns = {
             "topic": "topic",
             "partition": text("partition"),
-            "replicas": _ids("replicas"),
-            "adding": _ids("adding"),
-            "removing": _ids("removing"),
+            "replicas": ids("replicas"),
+            "adding": ids("adding"),
+            "removing": ids("removing"),
         }
         output.rows(cluster["reassignments"], columns, indent=2)
     if not cluster["under_replicated"] and not cluster["leaderless"]:
@@ -246,15 +246,11 @@ def _show_partitions(output: Output, what: str, style: str, partitions: list[Row
         "topic": "topic",
         "partition": text("partition"),
         "leader": lambda row: str(row["leader"]) if row["leader"] != NO_LEADER else "none",
-        "replicas": _ids("replicas"),
-        "in sync": _ids("isr"),
-        "offline": _ids("offline"),
-        "eligible": _ids("eligible"),
+        "replicas": ids("replicas"),
+        "in sync": ids("isr"),
+        "offline": ids("offline"),
+        "eligible": ids("eligible"),
     }
     output.rows(partitions[:_SHOWN], columns, indent=2)
     if len(partitions) > _SHOWN:
         output.line((f"  and {pluralize(len(partitions) - _SHOWN, 'partition')} more; --json lists all", QUIET))
-
-
-def _ids(field: str) -> CellOf:
-    return lambda row: ",".join(map(str, row[field])) or None

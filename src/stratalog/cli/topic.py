@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_topic
@@ -20,7 +19,7 @@ from stratalog.cli.options import (
     parse_pairs,
     report_errors,
 )
-from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, ids, size, text
 from stratalog.cli.program import CommandError
 from stratalog.cli.topic_reassign import reassign
 from stratalog.cli.wording import format_size, pluralize, printable
@@ -295,13 +294,9 @@ def _show(output: Output, topic: Row) -> None:
     columns: Columns = {
         "partition": text("partition"),
         "leader": lambda partition: str(partition["leader"]) if partition["leader"] != NO_LEADER else "none",
-        "replicas": lambda partition: ",".join(map(str, partition["replicas"])),
-        "in sync": lambda partition: ",".join(map(str, partition["isr"])) or None,
-        **{
-            name: partial(_broker_list, name)
-            for name in ("offline", "eligible")
-            if any(partition[name] for partition in partitions)
-        },
+        "replicas": ids("replicas"),
+        "in sync": ids("isr"),
+        **{name: ids(name) for name in ("offline", "eligible") if any(partition[name] for partition in partitions)},
         "start": "start_offset",
         "end": "end_offset",
         "size": size("size"),
@@ -327,7 +322,3 @@ def _sizes(admin: Admin, info: TopicInfo, partitions: list[TopicPartition]) -> d
         for key, replica in directory.replicas.items()
         if leaders.get(key) == broker and not replica.is_future
     }
-
-
-def _broker_list(name: str, partition: Row) -> str | None:
-    return ",".join(map(str, partition[name])) or None

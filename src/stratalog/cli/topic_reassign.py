@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import AsJson, BrokerAddress, argument, flag, option, report_errors
-from stratalog.cli.output import QUIET, Columns, Output, Row, size
+from stratalog.cli.output import QUIET, Columns, Output, Row, ids, size
 from stratalog.cli.program import CommandError
 from stratalog.cli.progress import ProgressDisplay, time_left
 from stratalog.cli.reassignment_plan import Assignment, ImpossiblePlanError, balance, drain
@@ -62,7 +62,7 @@ def reassign(
             _cancel(admin, output, chosen)
             return
         plan = _plan(admin, chosen, brokers, drained or [])
-        sizes = _sizes(admin, chosen)
+        sizes = _sizes(admin, {partition: chosen[partition] for partition in plan})
         rows = [_row(partition, chosen[partition], replicas, sizes) for partition, replicas in plan.items()]
         _show(output, rows, is_executed=execute)
         if not execute or not plan:
@@ -127,17 +127,22 @@ def _check_known(option_name: str, node_ids: Iterable[int], known: set[int]) -> 
             raise CommandError(f"{option_name} names broker {node_id}, which is not in the cluster; it has {names}")
 
 
-def _sizes(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def _sizes(admin: Admin, present: Assignment) -> dict[TopicPartition, int]:
     """Return the size of each partition's largest replica. Brokers that don't respond are left out."""
     sizes: dict[TopicPartition, int] = {}
-    for (_, partition), replica_size in _replica_sizes(admin, partitions).items():
+    for (_, partition), replica_size in _replica_sizes(admin, present).items():
         sizes[partition] = max(sizes.get(partition, 0), replica_size)
     return sizes
 
 
-def _replica_sizes(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[tuple[int, TopicPartition], int]:
+def _replica_sizes(admin: Admin, replicas: Assignment) -> dict[tuple[int, TopicPartition], int]:
+    """Return the sizes of replicas. Asks only the brokers that have some: others may be slow, or about to leave."""
+    if not replicas:
+        return {}
     try:
-        by_broker = admin.describe_log_dirs(partitions=partitions).succeeded()
+        alive = {node.id for node in admin.describe_cluster().nodes}
+        node_ids = sorted(alive.intersection(each for brokers in replicas.values() for each in brokers))
+        by_broker = admin.describe_log_dirs(node_ids, partitions=replicas).succeeded()
     except ClientError:
         return {}
     return {
@@ -170,8 +175,8 @@ def _show(output: Output, rows: list[Row], *, is_executed: bool) -> None:
     columns: Columns = {
         "topic": "topic",
         "partition": lambda row: str(row["partition"]),
-        "replicas": lambda row: ",".join(map(str, row["replicas"])),
-        "new replicas": lambda row: ",".join(map(str, row["new_replicas"])),
+        "replicas": ids("replicas"),
+        "new replicas": ids("new_replicas"),
         "to copy": size("bytes"),
     }
     output.rows(rows, columns, empty="nothing has to move")
@@ -207,11 +212,12 @@ def _wait(admin: Admin, plan: Assignment, rows: list[Row]) -> None:
         for node_id in row["adding"]
         if row["bytes"]
     }
+    adding = {TopicPartition(row["topic"], row["partition"]): tuple(row["adding"]) for row in rows if row["adding"]}
     try:
         with _MoveProgress(len(plan), sum(copies.values())) as progress:
             while running := admin.list_partition_reassignments(plan):
                 if progress.wants_sizes:
-                    present = _replica_sizes(admin, plan)
+                    present = _replica_sizes(admin, adding)
                     progress.copied = sum(
                         whole if copy[1] not in running else min(present.get(copy, 0), whole)
                         for copy, whole in copies.items()
