@@ -245,6 +245,7 @@ def wait_for_isr(
     at_least: bool = False,
 ) -> None:
     """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
+    state: dict[int, SeenPartition] = {}
 
     def is_complete() -> bool:
         nonlocal state
@@ -252,7 +253,6 @@ def wait_for_isr(
         sizes = [len(seen.isr) for seen in state.values() if seen.leader >= 0]
         return bool(state) and len(sizes) == len(state) and (min(sizes) >= size if at_least else set(sizes) == {size})
 
-    state: dict[int, SeenPartition] = {}
     wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
 
 
