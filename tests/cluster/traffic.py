@@ -63,9 +63,18 @@ class Traffic:
         while not self._stopping.is_set():
             for partition in range(self.partitions):
                 value = b"%d" % number
-                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                self._produce(value, partition)
             number += 1
             self._producer.poll(0.002)
+
+    def _produce(self, value: bytes, partition: int) -> None:
+        while True:
+            try:
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+            except BufferError:  # nothing was acknowledged for a long time
+                self._producer.poll(0.1)
+            else:
+                return
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         with self._progress:
@@ -236,6 +245,7 @@ def wait_for_isr(
     at_least: bool = False,
 ) -> None:
     """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
+    state: dict[int, SeenPartition] = {}
 
     state: dict[int, SeenPartition] = {}
 
