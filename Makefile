@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo serve test test-slow check compat bench faults docs wheel format clean
+.PHONY: demo serve test test-slow check compat bench bench-cluster faults docs wheel format clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,6 +49,10 @@ bench: $(READY)
 	@$(BIN)/python -m bench.client
 	@$(BIN)/python -m bench.transactions
 	@$(BIN)/python -m bench.spark
+
+bench-cluster: $(READY)
+	@$(BIN)/python -m tests.compat.fetch_kafka
+	@$(BIN)/python -m bench.cluster
 
 faults: $(READY)
 	@$(BIN)/python -m bench.faults
