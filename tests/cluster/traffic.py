@@ -247,8 +247,6 @@ def wait_for_isr(
     """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
     state: dict[int, SeenPartition] = {}
 
-    state: dict[int, SeenPartition] = {}
-
     def is_complete() -> bool:
         nonlocal state
         state = describe(cluster, topic, of)
