@@ -23,6 +23,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from tests.broker.replication.simulation import first_violation
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.transactional import TRANSACTIONAL_CLIENTS
 from tests.cluster.campaign import Campaign
@@ -47,6 +48,7 @@ COPIER_KILLS = 50  # with each client
 STREAM_KILLS = 30  # at random, in addition to the planned ones
 EXECUTOR_KILLS = 5
 BATCH_KILLS = 15
+SIMULATIONS = 10_000
 CLUSTER_SECONDS = 3 * 60 * 60
 MOST_CALLS = 5000  # more disk calls than one run makes
 
@@ -140,6 +142,16 @@ def batches(where: Path, count: int, tick: Tick) -> int:
     return count
 
 
+def simulations(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - nothing is written
+    """Simulate the rules of replication. The first seeds are those of `make test-slow`."""
+    for seed in range(count):
+        violation = first_violation([seed])
+        if violation is not None:
+            raise AssertionError(f"{violation[1]}; replay it: python -m tests.broker.replication.simulation {seed}")
+        tick()
+    return count
+
+
 def cluster(where: Path, count: int, tick: Tick) -> int:
     """Kill, pause and cut off brokers of a cluster under load, and restart ZooKeeper. The seed is a new one each time;
     a failure names it, and `python -m bench.cluster_faults --seed` repeats it."""
@@ -171,6 +183,7 @@ NAMES = (
     "streams",
     "executors",
     "batches",
+    "simulations",
     "cluster",
 )
 
@@ -189,6 +202,7 @@ def parts() -> list[Part]:
         Part("streams", STREAM_KILLS + len(TASK_POINTS) + len(DRIVER_POINTS), streams),
         Part("executors", EXECUTOR_KILLS, executors),
         Part("batches", BATCH_KILLS, batches),
+        Part("simulations", SIMULATIONS, simulations),
         Part("cluster", sum(ROUNDS.values()), cluster),
     ]
 

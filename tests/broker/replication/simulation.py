@@ -539,7 +539,7 @@ class ShrinkingAtOnce(Leadership):
         return frozenset(self.state.isr if self._proposed is None else self._proposed)
 
 
-def first_violation(seeds: Iterator[int] | range, faults: tuple[str, ...] = ()) -> tuple[int, str] | None:
+def first_violation(seeds: Iterable[int], faults: tuple[str, ...] = ()) -> tuple[int, str] | None:
     for seed in seeds:
         try:
             Simulation(seed, faults=faults).run()
