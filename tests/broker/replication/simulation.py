@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from stratalog.broker.controller.decisions import create, elect, prefer, without_brokers, without_tail
 from stratalog.broker.metadata.partition_state import PartitionState
