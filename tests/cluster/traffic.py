@@ -256,6 +256,15 @@ def wait_for_isr(
     wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
 
 
+def wait_until_leaderless(cluster: LabCluster, topic: str, node_id: int) -> None:
+    """Wait until the only broker that runs, which is the controller, has found that no replica may lead. Before, it
+    shows the leaders of the time before."""
+    wait_until(
+        lambda: set(leaders(cluster, topic, [node_id]).values()) == {-1},
+        lambda: f"broker {node_id} should know that no replica of {topic} may lead: {describe(cluster, topic)}",
+    )
+
+
 def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
     """Wait until all brokers have the same bytes in their replicas of the topic, after the last write."""
 
