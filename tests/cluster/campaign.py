@@ -18,6 +18,7 @@ from tests.cluster.power_loss import lose_page_cache
 from tests.cluster.traffic import (
     HANGING,
     Traffic,
+    all_replicas,
     check,
     create_topic,
     leaders,
@@ -74,6 +75,8 @@ class Campaign:
                 if time.monotonic() < deadline:
                     self._chapter(start, kinds[start : start + _ROUNDS_PER_TOPIC], deadline, tick)
             self._cluster.stop()
+            first, *others = [all_replicas(broker.data_dir) for broker in self._cluster.brokers.values()]
+            assert all(other == first for other in others), f"seed {self.seed}: replicas differ after a clean stop"
         finally:
             self._cluster.kill()
 

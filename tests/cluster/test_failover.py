@@ -9,6 +9,7 @@ from tests.cluster.raw import DirectProducer
 from tests.cluster.traffic import (
     HANGING,
     Traffic,
+    all_replicas,
     check,
     create_topic,
     leaders,
@@ -100,3 +101,17 @@ def test_brokers_come_back_by_themselves_after_zookeeper(linked_cluster: LabClus
         traffic.wait_for_more()
         wait_for_isr(cluster, "restarted", 3)
     check(cluster, traffic)
+
+
+def test_replicas_differ_after_a_clean_stop(linked_cluster: LabCluster) -> None:
+    """The last test of this file: it stops the cluster with the topics of the others."""
+    cluster = linked_cluster
+    create_topic(cluster, "stopped", PARTITIONS)
+    with Traffic(cluster, "stopped", PARTITIONS) as traffic:
+        traffic.wait_for_more()
+    cluster.stop()
+    first, *others = [all_replicas(broker.data_dir) for broker in cluster.brokers.values()]
+    assert first
+    for other in others:
+        assert other.keys() == first.keys()
+        assert [name for name in first if other[name] != first[name]] == []

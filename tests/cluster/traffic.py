@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from stratalog.lab.cluster import LabCluster
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.storage.names import parse_partition_directory
 from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
 
 _SECONDS = 60.0
@@ -174,6 +175,7 @@ def create_topic(
 ) -> None:
     """Create a topic, and wait until all of its partitions have leaders, and full ISRs or `in_sync` replicas in
     them. With an assignment, `replicas` is not used."""
+    wait_for_brokers(cluster)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
     placed: dict[str, Any] = {"replication_factor": replicas} if assignment is None else {}
@@ -182,6 +184,22 @@ def create_topic(
     new = NewTopic(topic, num_partitions=partitions, config=dotted, **placed)
     admin.create_topics([new], request_timeout=30)[topic].result(30)
     wait_for_isr(cluster, topic, in_sync or replicas)
+
+
+def wait_for_brokers(cluster: LabCluster) -> None:
+    """Wait until every broker that runs knows all of them: one that has just started learns of the others a moment
+    later, and they of it."""
+    running = {node_id for node_id, broker in cluster.brokers.items() if broker.is_running and not broker.is_paused}
+
+    def known_to(node_id: int) -> set[int]:
+        with RawClient(cluster.broker(node_id).port, seconds=_ASK_SECONDS) as client:
+            described = client.request(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 1})
+        return {broker.broker_id for broker in described.brokers}
+
+    wait_until(
+        lambda: all(running <= known_to(node_id) for node_id in running),
+        lambda: f"the brokers know {[known_to(node_id) for node_id in running]}, and {running} are running",
+    )
 
 
 def delete_topic(cluster: LabCluster, topic: str) -> None:
@@ -256,6 +274,15 @@ def wait_for_isr(
     wait_until(is_complete, lambda: f"{size} replicas should be in sync: {state}", seconds)
 
 
+def wait_until_leaderless(cluster: LabCluster, topic: str, node_id: int) -> None:
+    """Wait until the only broker that runs, which is the controller, has found that no replica may lead. Before, it
+    shows the leaders of the time before."""
+    wait_until(
+        lambda: set(leaders(cluster, topic, [node_id]).values()) == {-1},
+        lambda: f"broker {node_id} should know that no replica of {topic} may lead: {describe(cluster, topic)}",
+    )
+
+
 def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
     """Wait until all brokers have the same bytes in their replicas of the topic, after the last write."""
 
@@ -294,6 +321,12 @@ def wait_for_successors(cluster: LabCluster, topic: str, victim: int) -> None:
 def replica(data_dir: Path, topic: str, partition: int) -> bytes:
     """Return the bytes of all segments of a replica."""
     return b"".join(segments(data_dir, topic, partition).values())
+
+
+def all_replicas(data_dir: Path) -> dict[str, bytes]:
+    """Return the bytes of every replica in a data directory, by the name of its partition directory."""
+    directories = [path for path in data_dir.iterdir() if parse_partition_directory(path.name) is not None]
+    return {path.name: b"".join(file.read_bytes() for file in sorted(path.glob("*.log"))) for path in directories}
 
 
 def segments(data_dir: Path, topic: str, partition: int) -> dict[str, bytes]:
