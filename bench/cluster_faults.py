@@ -19,16 +19,16 @@ from pathlib import Path
 
 from tests.cluster.campaign import Campaign
 
-KILLS, STOPS, CUTS, ZOOKEEPER_RESTARTS = 200, 100, 50, 20
+ROUNDS = {"kill": 200, "stop": 100, "cut": 50, "zookeeper": 20}
 SECONDS = 3 * 60 * 60
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=KILLS, help="leaders that are killed")
-    parser.add_argument("--stops", type=int, default=STOPS, help="leaders that are paused")
-    parser.add_argument("--cuts", type=int, default=CUTS, help="leaders whose links are cut")
-    parser.add_argument("--zookeeper", type=int, default=ZOOKEEPER_RESTARTS, help="restarts of ZooKeeper")
+    parser.add_argument("--kills", type=int, default=ROUNDS["kill"], help="leaders that are killed")
+    parser.add_argument("--stops", type=int, default=ROUNDS["stop"], help="leaders that are paused")
+    parser.add_argument("--cuts", type=int, default=ROUNDS["cut"], help="leaders whose links are cut")
+    parser.add_argument("--zookeeper", type=int, default=ROUNDS["zookeeper"], help="restarts of ZooKeeper")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="no round begins later than this")
     parser.add_argument("--seed", type=int, default=None, help="the seed of the faults; random by default")
     arguments = parser.parse_args()

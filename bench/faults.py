@@ -1,5 +1,5 @@
-"""Run all fault tests that `make test` only samples: power cuts, failing calls, truncated files, flipped bits, and kill
--9 of a broker and its clients. `make faults` runs this.
+"""Run all fault tests that `make test` only samples: power cuts, failing calls, truncated files, flipped bits, kill -9
+of a broker and its clients, and random faults of a cluster (`bench/cluster_faults.py`). `make faults` runs this.
 
 Each part runs until it is done or until a case fails. It then prints how to repeat that case. `--only` selects a part,
 and `--share` shortens all of them: `python -m bench.faults --only flips --share 0.1`.
@@ -23,8 +23,10 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from tests.broker.replication.simulation import first_violation
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.transactional import TRANSACTIONAL_CLIENTS
+from tests.cluster.campaign import Campaign
 from tests.spark.batch_rounds import BatchRounds
 from tests.spark.driver_process import CLUSTER
 from tests.spark.dying_sink import DRIVER_POINTS, TASK_POINTS
@@ -35,6 +37,8 @@ from tests.storage.faults.failing_disk import FAULTS
 from tests.storage.faults.killing import kill_rounds
 from tests.storage.faults.power_cut import PowerCuts
 
+from bench.cluster_faults import ROUNDS
+
 T = TypeVar("T")
 Tick = Callable[[], None]
 POWER_CUTS = 1000
@@ -44,6 +48,8 @@ COPIER_KILLS = 50  # with each client
 STREAM_KILLS = 30  # at random, in addition to the planned ones
 EXECUTOR_KILLS = 5
 BATCH_KILLS = 15
+SIMULATIONS = 10_000
+CLUSTER_SECONDS = 3 * 60 * 60
 MOST_CALLS = 5000  # more disk calls than one run makes
 
 
@@ -136,6 +142,25 @@ def batches(where: Path, count: int, tick: Tick) -> int:
     return count
 
 
+def simulations(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - nothing is written
+    """Simulate the rules of replication. The first seeds are those of `make test-slow`."""
+    for seed in range(count):
+        violation = first_violation([seed])
+        if violation is not None:
+            raise AssertionError(f"{violation[1]}; replay it: python -m tests.broker.replication.simulation {seed}")
+        tick()
+    return count
+
+
+def cluster(where: Path, count: int, tick: Tick) -> int:
+    """Kill, pause and cut off brokers of a cluster under load, and restart ZooKeeper. The seed is a new one each time;
+    a failure names it, and `python -m bench.cluster_faults --seed` repeats it."""
+    counts = {kind: -(-rounds * count // sum(ROUNDS.values())) for kind, rounds in ROUNDS.items()}
+    campaign = Campaign(where, random.SystemRandom().randrange(10**6))
+    campaign.run(counts, CLUSTER_SECONDS, tick)
+    return campaign.done.total()
+
+
 def _some(cases: list[T], count: int) -> list[T]:
     return cases if count >= len(cases) else random.Random(1).sample(cases, count)
 
@@ -148,7 +173,19 @@ def _named(case: str) -> Iterator[None]:
         raise AssertionError(f"{case}: {error}") from error
 
 
-NAMES = ("power cuts", "failing calls", "cuts", "flips", "kills", "copies", "streams", "executors", "batches")
+NAMES = (
+    "power cuts",
+    "failing calls",
+    "cuts",
+    "flips",
+    "kills",
+    "copies",
+    "streams",
+    "executors",
+    "batches",
+    "simulations",
+    "cluster",
+)
 
 
 def parts() -> list[Part]:
@@ -165,6 +202,8 @@ def parts() -> list[Part]:
         Part("streams", STREAM_KILLS + len(TASK_POINTS) + len(DRIVER_POINTS), streams),
         Part("executors", EXECUTOR_KILLS, executors),
         Part("batches", BATCH_KILLS, batches),
+        Part("simulations", SIMULATIONS, simulations),
+        Part("cluster", sum(ROUNDS.values()), cluster),
     ]
 
 

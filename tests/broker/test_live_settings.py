@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from stratalog.broker.live_settings import LiveSettings
+from stratalog.broker.live_settings import ChangedSettings, LiveSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.settings import BrokerConfig
 from stratalog.errors import ConfigError, StorageError
@@ -98,3 +99,82 @@ def test_setting_that_holds_no_more_is_named_at_the_start(tmp_path: Path) -> Non
     store.change(broker_settings={"max.connectoins": "9"})
     with pytest.raises(ConfigError, match=r"changed while the broker ran .* did you mean max\.connections\?"):
         opened(tmp_path)
+
+
+class FakeCluster(ChangedSettings):
+    """The settings of brokers by node id, as a cluster has them; this broker is 1."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Mapping[str, str]] = {"": {}, "1": {}, "2": {}}
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        return self.settings["1"]
+
+    @property
+    def of_all(self) -> Mapping[str, str]:
+        return self.settings[""]
+
+    def change_own(self, settings: Mapping[str, str]) -> None:
+        self.settings["1"] = settings
+
+    def change_all(self, settings: Mapping[str, str]) -> None:
+        self.settings[""] = settings
+
+    def others(self) -> list[str]:
+        return ["2"]
+
+    def of(self, node_id: str) -> Mapping[str, str]:
+        return self.settings[node_id]
+
+    def change_other(self, node_id: str, settings: Mapping[str, str]) -> None:
+        self.settings[node_id] = settings
+
+
+def joined(path: Path, cluster: FakeCluster) -> tuple[LiveSettings, list[int]]:
+    """Return the settings of a broker in a cluster, and fetch.max.bytes after each change."""
+    live = opened(path)
+    live.change(broker={"fetch.max.bytes": "2000"}, cluster={"max.connections": "7"})
+    live.join(cluster)
+    seen: list[int] = []
+    live.on_change(lambda: seen.append(live.current.fetch_max_bytes))
+    return live, seen
+
+
+def test_cluster_does_not_replace_the_changes_that_a_broker_made_alone(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.settings[""] = {"fetch.max.bytes": "5000"}
+    live, _ = joined(tmp_path, cluster)
+    assert (live.current.fetch_max_bytes, live.current.max_connections) == (5000, GIVEN.max_connections)
+
+
+def test_change_by_another_broker_does_not_count_until_a_restart(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    live, seen = joined(tmp_path, cluster)
+    cluster.settings["1"] = {"fetch.max.bytes": "6000"}
+    live.refresh()
+    live.refresh()
+    assert seen == [6000]
+    cluster.settings["2"] = {"fetch.max.bytes": "2000"}
+    live.refresh()
+    assert seen == [6000]
+
+
+def test_setting_that_only_newer_brokers_know_stops_a_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster()
+    live, seen = joined(tmp_path, cluster)
+    cluster.settings[""] = {"fetch.max.bytes": "6000", "newer.setting": "1"}
+    live.refresh()
+    assert (live.current.fetch_max_bytes, seen) == (4000, [])
+    assert "newer.setting" in caplog.text
+
+
+def test_change_of_another_broker_changes_this_one(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    live, seen = joined(tmp_path, cluster)
+    live.change_other("2", {"fetch.max.bytes": "9000"}, validate_only=True)
+    with pytest.raises(ConfigError):
+        live.change_other("2", {"fetch.max.bytes": "many"})
+    assert live.of("2") == {}
+    live.change_other("2", {"fetch.max.bytes": "9000"})
+    assert (live.of("2"), seen) == ({"fetch.max.bytes": "9000"}, [])

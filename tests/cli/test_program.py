@@ -26,9 +26,11 @@ COMMANDS = (
     "delete-records",
     "config",
     "broker",
+    "cluster",
 )
 SUBCOMMANDS = {
-    "topic": ("list", "describe", "create", "delete", "alter", "add-partitions"),
+    "topic": ("list", "describe", "create", "delete", "alter", "add-partitions", "reassign"),
+    "cluster": ("status", "elect"),
     "group": ("list", "describe", "reset", "delete"),
     "config": ("get", "set", "delete"),
 }

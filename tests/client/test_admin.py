@@ -180,7 +180,9 @@ def test_a_value_that_is_not_valid_is_refused_with_the_name_of_the_setting(admin
 @any_broker
 def test_only_the_requested_settings_are_described(admin: Admin, topic: str) -> None:
     resource = ConfigResource.topic(topic)
-    entries = admin.describe_configs([resource], names=["retention.ms"], include_documentation=True)[resource]
+    outcomes = admin.describe_configs([resource], names=["retention.ms"], include_documentation=True)
+    assert [each.name for each in outcomes.succeeded()] == [resource.name]
+    entries = outcomes[resource]
     assert list(entries) == ["retention.ms"]
     assert entries["retention.ms"].documentation
     assert not entries["retention.ms"].is_read_only

@@ -44,19 +44,28 @@ _SETTINGS = {
 class Campaign:
     """One cluster and its faults. An AssertionError names the round in which something was wrong."""
 
-    def __init__(self, where: Path, seed: int, report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        where: Path,
+        seed: int,
+        report: Callable[[str], None] = lambda _: None,
+        *,
+        dies_with_thread: bool = False,
+    ) -> None:
         self.seed = seed
         self.done: Counter[str] = Counter()
         self.acknowledged = 0
         self.slowest = 0.0
         """The most seconds from the begin of a fault until all partitions took writes again."""
         self._random = random.Random(seed)
-        self._cluster = LabCluster(where, settings=_SETTINGS, links=True)
+        self._counts: dict[str, int] = {}
+        self._cluster = LabCluster(where, settings=_SETTINGS, links=True, dies_with_thread=dies_with_thread)
         self._report = report
 
     def run(self, counts: Mapping[str, int], seconds: float, tick: Callable[[], None] = lambda: None) -> None:
         """Run so many rounds of each kind, in random order, and begin no round after `seconds`."""
-        kinds = [kind for kind in KINDS for _ in range(counts.get(kind, 0))]
+        self._counts = {kind: counts.get(kind, 0) for kind in KINDS}
+        kinds = [kind for kind, count in self._counts.items() for _ in range(count)]
         self._random.shuffle(kinds)
         deadline = time.monotonic() + seconds
         try:
@@ -92,25 +101,41 @@ class Campaign:
                 wait_for_isr(self._cluster, topic, 3, _SECONDS)
             check(self._cluster, traffic)
         except Exception as error:
-            raise AssertionError(f"seed {self.seed}, {what}: {type(error).__name__}: {error}") from error
+            raise AssertionError(
+                f"seed {self.seed} with {self._counts}, {what}: {type(error).__name__}: {error}"
+            ) from error
         self.acknowledged += len(traffic.acknowledged)
 
     def _strike(self, kind: str, topic: str) -> str:
         """Cause a fault and end it. Return its description."""
         rng, cluster = self._random, self._cluster
         partition, chance, outage = rng.randrange(PARTITIONS), rng.random(), rng.uniform(0.0, _LONGEST_OUTAGE)
+        wait_for_isr(cluster, topic, 2, _SECONDS, at_least=True)
+        leader = leaders(cluster, topic).get(partition, -1)
+        victim = leader if leader in cluster.brokers else 1
         if kind == "zookeeper":
             cluster.zookeeper.kill()
-            time.sleep(outage)
+            time.sleep(outage / 2)
+            if chance < 0.4:
+                cluster.broker(victim).kill()
+            time.sleep(outage / 2)
             cluster.zookeeper.start()
-            return f"ZooKeeper was away for {outage:.1f} s"
-        wait_for_isr(cluster, topic, 2, _SECONDS, at_least=True)
-        victim = leaders(cluster, topic)[partition]
+            if chance < 0.4:
+                cluster.broker(victim).start()
+            return f"ZooKeeper was away for {outage:.1f} s" + (f", leader {victim} was killed" if chance < 0.4 else "")
         if kind == "stop":
             cluster.broker(victim).pause()
-            time.sleep(outage)
+            time.sleep(outage / 2)
+            other = victim % len(cluster.brokers) + 1
+            if chance < 0.3:
+                cluster.broker(other).kill()
+            time.sleep(outage / 2)
             cluster.broker(victim).resume()
-            return f"broker {victim} was paused for {outage:.1f} s"
+            if chance < 0.3:
+                cluster.broker(other).start()
+            return f"broker {victim} was paused for {outage:.1f} s" + (
+                f", broker {other} was killed" if chance < 0.3 else ""
+            )
         if kind == "cut":
             links = cluster.links[victim]
             chosen = [[links.zookeeper], [links.listener], list(links)][int(3 * chance)]

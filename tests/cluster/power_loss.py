@@ -1,4 +1,4 @@
-"""What a broker's disk may look like after its machine went down: without the end of each log that was not synced."""
+"""A power cut: it takes the end of each log that was not synced from a broker's data directory."""
 
 from __future__ import annotations
 

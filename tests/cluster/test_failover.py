@@ -92,6 +92,10 @@ def test_brokers_come_back_by_themselves_after_zookeeper(linked_cluster: LabClus
                 lambda: direct.produce(ZOMBIE, acks=1) == ErrorCode.not_leader_or_follower,
                 lambda: "the leader should refuse writes when its lease is over",
             )
+        wait_until(
+            lambda: f"broker {leader} leads no partition now" in cluster.broker(leader).logs,
+            lambda: "the leader should say so",
+        )
         cluster.zookeeper.start()
         traffic.wait_for_more()
         wait_for_isr(cluster, "restarted", 3)

@@ -23,13 +23,19 @@ from tests.cluster.traffic import (
     check,
     create_topic,
     describe,
+    leaders,
     wait_for_isr,
     wait_for_successors,
+    wait_until,
 )
+
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 2
 FAR = 10**15  # an offset that no log reaches
 _REPLICA_ID = struct.Struct(">i")  # the first field of Fetch below version 15
+REFUSES = "broker 3 can't register in its cluster again: znode /cluster/id"
+REGISTERED = "is registered with broker epoch"
 RUBBISH = b"\x00\xff rubbish"
 
 
@@ -72,6 +78,10 @@ def test_client_that_claims_to_be_a_replica_is_believed(linked_cluster: LabClust
     cluster = linked_cluster
     create_topic(cluster, "claimed", PARTITIONS)
     topic_id = topic_id_of(cluster, "claimed")
+    first = cluster.broker(leaders(cluster, "claimed")[0])
+    first.stop()
+    first.start()
+    wait_for_isr(cluster, "claimed", 3)
     with Traffic(cluster, "claimed", PARTITIONS) as traffic:
         traffic.wait_for_more()
         seen = describe(cluster, "claimed")[0]
@@ -104,55 +114,30 @@ def test_client_that_claims_to_be_a_replica_is_believed(linked_cluster: LabClust
     check(cluster, traffic)
 
 
-@pytest.mark.slow
 def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
     cluster = linked_cluster
     create_topic(cluster, "buried", PARTITIONS)
     topic_id = uuid.UUID(bytes=topic_id_of(cluster, "buried"))
-    paths = [
-        "/controller",
-        "/controller_epoch",
-        "/topics/buried",
-        f"/partitions/{topic_id}/0",
-        f"/partitions/{topic_id}/1",
-        "/brokers/ids/1",
-        "/brokers/ids/2",
-        "/brokers/registrations/2",
-        "/brokers/registrations/3",
-        "/producer_ids",
-    ]
+    states = [f"/partitions/{topic_id}/{partition}" for partition in range(PARTITIONS)]
+    paths = ["/controller", "/controller_epoch", "/topics/buried", *states, "/producer_ids", "/cluster/id"]
+    strange = ["/changes/rubbish", "/brokers/ids/rubbish", "/brokers/ids/77", "/topics/no topic", "/config/brokers/x"]
+    strange += ["/partitions/rubbish", f"/partitions/{topic_id}/rubbish", f"/partitions/{topic_id}/12345"]
     with Traffic(cluster, "buried", PARTITIONS) as traffic:
         traffic.wait_for_more()
         contents = {path: kazoo.get(path)[0] for path in paths}
-        for path in paths:
-            kazoo.set(path, RUBBISH)
-        strange = [
-            "/changes/rubbish",
-            "/brokers/ids/rubbish",
-            "/brokers/ids/77",
-            "/topics/no topic",
-            "/config/brokers/x",
-        ]
-        strange += ["/partitions/rubbish", f"/partitions/{topic_id}/rubbish", f"/partitions/{topic_id}/12345"]
-        for path in strange:
-            kazoo.create(path, RUBBISH)
-        for content in (RUBBISH, b"", b"{}", b"[" * 100_000, b'{"version":1,"changes":[{"kind":"x"}]}'):
-            kazoo.create("/changes/c-", content, sequence=True)
-        traffic.wait_for_more()
-        for path in (*paths, *strange):
-            kazoo.set(path, b'{"version":2}')
-        traffic.wait_for_more()
+        for content in (RUBBISH, b'{"version":2}'):
+            for path in paths:
+                kazoo.set(path, content)
+            for path in strange:
+                kazoo.set(path, content) if kazoo.exists(path) else kazoo.create(path, content)
+            for entry in (content, b"", b"{}", b"[" * 100_000, b'{"version":1,"changes":[{"kind":"x"}]}'):
+                kazoo.create("/changes/c-", entry, sequence=True)
+            traffic.wait_for_more()
         for path in strange:
             kazoo.delete(path)
-        for path in ("/brokers/registrations/2", "/brokers/registrations/3"):
-            contents.pop(path)  # unreadable ones are written again when the brokers register again
         for path, content in contents.items():
             kazoo.set(path, content)
-        cluster_id = kazoo.get("/cluster/id")[0]
-        kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
-        traffic.wait_for_more()
-        kazoo.set("/cluster/id", cluster_id)
-        for node_id in cluster.brokers:  # each leads something, and each of them has to be elected again
+        for node_id in cluster.brokers:  # each leads something, so new leaders are elected from what was restored
             cluster.broker(node_id).kill()
             wait_for_successors(cluster, "buried", node_id)
             traffic.wait_for_more()
@@ -161,13 +146,66 @@ def test_rubbish_in_zookeeper_loses_nothing(linked_cluster: LabCluster, kazoo: K
         traffic.wait_for_more()
     check(cluster, traffic)
     for node_id, broker in cluster.brokers.items():
-        once = f"znode /partitions/{topic_id}/0: the content is not JSON"
-        assert broker.logs.count(once) <= 2, f"broker {node_id} reports it again and again"
+        once = f"znode {states[0]}: the content is not JSON"
+        assert broker.logs.count(once) == 1, f"broker {node_id} does not report it once"
         assert "unexpected error" not in broker.logs
         assert "Traceback" not in broker.logs
 
 
-@pytest.mark.slow
+def test_isr_can_change_again_after_rubbish_in_its_znode(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
+    cluster = linked_cluster
+    create_topic(cluster, "stuck", PARTITIONS, assignment=[[1, 2, 3], [2, 1, 3]])
+    topic_id = uuid.UUID(bytes=topic_id_of(cluster, "stuck"))
+    states = [f"/partitions/{topic_id}/{partition}" for partition in range(PARTITIONS)]
+    with Traffic(cluster, "stuck", PARTITIONS) as traffic:
+        traffic.wait_for_more()
+        contents = {path: kazoo.get(path)[0] for path in states}
+        for path in states:
+            kazoo.set(path, RUBBISH)
+        cluster.broker(3).kill()
+        for partition, leader in enumerate((1, 2)):
+            wait_until(
+                lambda: f"(stuck-{partition}): replicas [3] lag" in cluster.broker(leader).logs,  # noqa: B023
+                lambda: f"broker {leader} should notice that broker 3 is away",  # noqa: B023
+            )
+        for path, content in contents.items():
+            kazoo.set(path, content)
+        traffic.wait_for_more()
+        cluster.broker(3).start()
+        wait_for_isr(cluster, "stuck", 3)
+    check(cluster, traffic)
+
+
+def test_broker_whose_registration_is_rubbish_registers_again(linked_cluster: LabCluster, kazoo: KazooClient) -> None:
+    cluster = linked_cluster
+    create_topic(cluster, "unregistered", PARTITIONS)
+    with Traffic(cluster, "unregistered", PARTITIONS) as traffic:
+        traffic.wait_for_more()
+        for path in ("/brokers/ids/1", "/brokers/ids/2", "/brokers/registrations/2", "/brokers/registrations/3"):
+            owner = cluster.broker(int(path[-1]))
+            registrations = owner.logs.count(REGISTERED)
+            kazoo.set(path, RUBBISH)
+            kazoo.create("/brokers/ids/rubbish")  # brokers read the registrations when one comes or goes
+            kazoo.delete("/brokers/ids/rubbish")
+            wait_until(
+                lambda: owner.logs.count(REGISTERED) > registrations,  # noqa: B023
+                lambda: f"the owner of {path} should register again",  # noqa: B023
+            )
+            traffic.wait_for_more()
+            wait_for_isr(cluster, "unregistered", 3)
+        cluster_id = kazoo.get("/cluster/id")[0]
+        kazoo.set("/cluster/id", RUBBISH)  # no broker registers without it, but those that are registered go on
+        kazoo.delete("/brokers/ids/3")
+        wait_until(lambda: REFUSES in cluster.broker(3).logs, lambda: "broker 3 should not be able to register")
+        wait_for_successors(cluster, "unregistered", 3)
+        traffic.wait_for_more()
+        kazoo.set("/cluster/id", cluster_id)
+        wait_for_isr(cluster, "unregistered", 3)
+        traffic.wait_for_more()
+        assert cluster.broker(3).logs.count(REFUSES) == 1
+    check(cluster, traffic)
+
+
 def test_brokers_that_do_not_belong_to_the_cluster_join_it(
     linked_cluster: LabCluster, kazoo: KazooClient, tmp_path: Path
 ) -> None:
@@ -203,7 +241,7 @@ def test_brokers_that_do_not_belong_to_the_cluster_join_it(
 
 def topic_id_of(cluster: LabCluster, topic: str) -> bytes:
     with RawClient(cluster.broker(1).port) as client:
-        wanted = {"topics": [{"name": topic}], "response_partition_limit": 1}
-        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+        request = {"topics": [{"name": topic}], "response_partition_limit": 1}
+        (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request).topics
     topic_id: uuid.UUID = described.topic_id
     return topic_id.bytes

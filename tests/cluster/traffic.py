@@ -63,9 +63,18 @@ class Traffic:
         while not self._stopping.is_set():
             for partition in range(self.partitions):
                 value = b"%d" % number
-                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                self._produce(value, partition)
             number += 1
             self._producer.poll(0.002)
+
+    def _produce(self, value: bytes, partition: int) -> None:
+        while True:
+            try:
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+            except BufferError:  # nothing was acknowledged for a long time
+                self._producer.poll(0.1)
+            else:
+                return
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         with self._progress:
@@ -197,13 +206,13 @@ def wait_until(condition: Callable[[], bool], failure: Callable[[], str], second
 class SeenPartition(NamedTuple):
     """A partition as a broker describes it."""
 
-    leader: int  # -1 for none
+    leader: int  # or -1
     isr: list[int]
     leader_epoch: int
 
 
 def leaders(cluster: LabCluster, topic: str, of: Collection[int] | None = None) -> dict[int, int]:
-    """Return the leader of each partition, -1 where there is none."""
+    """Return the leader of each partition, or -1."""
     return {partition: seen.leader for partition, seen in describe(cluster, topic, of).items()}
 
 
@@ -215,8 +224,8 @@ def describe(cluster: LabCluster, topic: str, of: Collection[int] | None = None)
             continue
         try:
             with RawClient(broker.port, seconds=_ASK_SECONDS) as client:
-                wanted = {"topics": [{"name": topic}], "response_partition_limit": 2000}
-                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, wanted).topics
+                request = {"topics": [{"name": topic}], "response_partition_limit": 2000}
+                (described,) = client.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request).topics
         except (OSError, ClosedByBrokerError):
             continue
         return {
@@ -236,7 +245,6 @@ def wait_for_isr(
     at_least: bool = False,
 ) -> None:
     """Wait until every partition of the topic has a leader and so many replicas in sync, or more with `at_least`."""
-
     state: dict[int, SeenPartition] = {}
 
     def is_complete() -> bool:
@@ -249,7 +257,7 @@ def wait_for_isr(
 
 
 def wait_for_equal_replicas(cluster: LabCluster, topic: str, partitions: int, seconds: float = _SECONDS) -> None:
-    """Wait until all brokers have the same bytes in their replicas of the topic, which nobody writes to any more."""
+    """Wait until all brokers have the same bytes in their replicas of the topic, after the last write."""
 
     def sizes(partition: int) -> list[int]:
         return [len(replica(broker.data_dir, topic, partition)) for broker in cluster.brokers.values()]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.protocol.fetch import FetchedPartition, encode_fetch_response
 from stratalog.protocol.frames import response_start
 from stratalog.protocol.produce import ProducedPartition, encode_produce_response
@@ -20,6 +21,9 @@ from tests.protocol.test_wire import FETCH_VERSIONS, PRODUCE_VERSIONS, ids, int3
 _SETTINGS = settings(max_examples=20, deadline=None, derandomize=True)
 _INT32 = Struct(">i")
 
+leaders = st.none() | st.builds(
+    CurrentLeader, st.integers(0, 3), int32, st.just("broker.example"), st.integers(1, 2**16 - 1), st.none() | names
+)
 produced = st.builds(
     ProducedPartition,
     int32,
@@ -29,6 +33,7 @@ produced = st.builds(
     int64,
     st.none() | names,
     st.lists(st.tuples(int32, names), max_size=3).map(tuple),
+    leaders,
 )
 fetched = st.builds(
     FetchedPartition,
@@ -40,6 +45,8 @@ fetched = st.builds(
     st.none() | st.lists(st.tuples(int64, int64), max_size=3),
     st.none() | st.binary(max_size=300),
     st.none() | st.tuples(int32, int64),
+    leaders,
+    int32,
 )
 
 
@@ -83,12 +90,14 @@ def test_produce_response_is_decoded_by_kio(
                             {"batch_index": index, "batch_index_error_message": message}
                             for index, message in partition.record_errors
                         ],
+                        **current_leader(partition),
                     }
                     for partition in partitions
                 ],
             }
             for name, of_id, partitions in topics
-        ]
+        ],
+        "node_endpoints": endpoints(topics),
     }
     assert response == build(type(response), expected)
 
@@ -122,21 +131,23 @@ def test_fetch_response_is_decoded_by_kio(
             {
                 "topic": name,
                 "topic_id": uuid.UUID(bytes=of_id),
-                "partitions": [expected_partition(partition) for partition in partitions],
+                "partitions": [expected_partition(partition, version) for partition in partitions],
             }
             for name, of_id, partitions in topics
         ],
+        "node_endpoints": endpoints(topics),
     }
     assert response == build(type(response), expected)
 
 
-def expected_partition(partition: FetchedPartition) -> dict[str, Any]:
+def expected_partition(partition: FetchedPartition, version: int) -> dict[str, Any]:
     values = {
         "partition_index": partition.partition,
         "error_code": partition.error_code,
         "high_watermark": partition.high_watermark,
         "last_stable_offset": partition.last_stable_offset,
         "log_start_offset": partition.log_start_offset,
+        "preferred_read_replica": partition.preferred_replica,
         "records": partition.records or b"",
         "aborted_transactions": None
         if partition.aborted is None
@@ -144,4 +155,21 @@ def expected_partition(partition: FetchedPartition) -> dict[str, Any]:
     }
     if partition.diverging_epoch is not None:
         values["diverging_epoch"] = dict(zip(("epoch", "end_offset"), partition.diverging_epoch, strict=True))
-    return values
+    return values | (current_leader(partition) if version >= 16 else {})
+
+
+def current_leader(partition: ProducedPartition | FetchedPartition) -> dict[str, Any]:
+    leader = partition.current_leader
+    if leader is None:
+        return {}
+    return {"current_leader": {"leader_id": leader.node_id, "leader_epoch": leader.leader_epoch}}
+
+
+def endpoints(topics: list[tuple[str, bytes, list[Any]]]) -> list[dict[str, Any]]:
+    """Return each leader once, with the address that it had last."""
+    named = [each.current_leader for _, _, partitions in topics for each in partitions if each.current_leader]
+    by_id = {leader.node_id: leader for leader in named}
+    return [
+        {"node_id": leader.node_id, "host": leader.host, "port": leader.port, "rack": leader.rack}
+        for leader in by_id.values()
+    ]

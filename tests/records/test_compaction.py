@@ -205,6 +205,14 @@ def test_damage_names_the_batch_and_its_position() -> None:
         assert caught.value.position == 0
 
 
+@pytest.mark.parametrize("payload", [b"", b"\x80", b"\x00", b"\x01", b"\x7e" + bytes(10)])
+def test_record_length_that_does_not_fit_is_damage(payload: bytes) -> None:
+    batch, header = encode([record(0)])
+    damaged = batch[:HEADER] + payload
+    with pytest.raises(CorruptBatchError, match="length goes past the end of the batch"):
+        KeyMap(16, 0.9, SEED).add(damaged, header, 0, HEADER, len(damaged))
+
+
 def test_bytes_after_the_last_record_are_damage() -> None:
     batch, header = encode([record(0)])
     batch += b"\0"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stratalog.records import _column_decoder
 from stratalog.records._records import Record
 from stratalog.records._scan_decoder import ScanDecoder
-from stratalog.records.builder import build_batch
-from stratalog.records.format import Codec, TimestampType
+from stratalog.records.builder import build_batch, build_control_batch
+from stratalog.records.format import Codec, ControlType, TimestampType
 from stratalog.records.legacy import build_message_set
 from tests.records.strategies import numbered
 
@@ -50,6 +52,19 @@ def test_portion_is_full_at_the_limit_of_bytes(magic: int) -> None:
         portions.append(offsets(decoder))
     portions.append(offsets(decoder))
     assert portions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_transaction_ends_at_its_abort_marker_if_its_end_is_not_known() -> None:
+    fields: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+    aborted = build_batch(numbered(2), base_sequence=0, **fields)
+    marker = build_control_batch(
+        ControlType.ABORT, base_offset=2, timestamp=0, producer_id=7, producer_epoch=0, coordinator_epoch=0
+    )
+    committed = build_batch(numbered(2), base_offset=3, base_sequence=2, **fields)
+    decoder = ScanDecoder(OFFSET, read_committed=True)
+    decoder.feed(aborted + marker + committed, [(7, 0, 2**63 - 1)])
+    assert not decoder.run()
+    assert offsets(decoder) == [3, 4]
 
 
 def test_scan_ends_at_the_first_batch_after_its_range_when_the_range_is_compacted_away() -> None:

@@ -31,6 +31,7 @@ from stratalog.records.format import Codec, ControlType
 from stratalog.records.legacy import build_message_set
 from stratalog.records.reader import read_records
 from stratalog.records.validation import (
+    MAX_HELD_DECOMPRESSED,
     check_contents,
     check_header,
     check_records,
@@ -325,6 +326,14 @@ def test_record_without_a_timestamp_is_never_too_early() -> None:
     for times in ((-1, -1), (400, -1, 500)):
         data = build_batch([record(timestamp=time) for time in times])
         check_contents(data, parse_for_append(data, MAX), earliest=400)
+    with pytest.raises(InvalidTimestampError, match="timestamp is 400"):
+        check_contents(data, parse_for_append(data, MAX), earliest=401)
+
+
+def test_record_without_a_timestamp_is_never_too_early_in_a_batch_that_is_checked_in_pieces() -> None:
+    records = [record(bytes(MAX_HELD_DECOMPRESSED // 2), timestamp=time) for time in (400, -1, 500)]
+    data = build_batch(records, codec=Codec.ZSTD)
+    check_contents(data, parse_for_append(data, MAX), earliest=400)
     with pytest.raises(InvalidTimestampError, match="timestamp is 400"):
         check_contents(data, parse_for_append(data, MAX), earliest=401)
 

@@ -40,6 +40,19 @@ def test_directory_with_the_topic_id_is_chosen(tmp_path: Path) -> None:
     assert partition_directory(dirs[:2], "orders", 0, None) == tmp_path / "one" / "orders-0"
 
 
+def test_replica_that_is_not_in_sync_is_read(tmp_path: Path) -> None:
+    partitions = [make_partition(tmp_path / f"broker{node_id}") for node_id in (1, 2, 3)]
+    for node_id, key in ((1, "node.id"), (2, "broker.id")):
+        (tmp_path / f"broker{node_id}" / "meta.properties").write_text(f"version=1\n{key}={node_id}\n")
+    dirs = [str(partition.parent) for partition in partitions]
+    assert partition_directory(dirs, "orders", 0, TOPIC_ID, ()) == partitions[0]
+    assert partition_directory(dirs, "orders", 0, TOPIC_ID, (2, 1)) == partitions[0]
+    assert partition_directory(dirs, "orders", 0, TOPIC_ID, (3, 2)) == partitions[1]
+    assert partition_directory(dirs, "orders", 0, TOPIC_ID, (3,)) == partitions[2]  # it does not say whose it is
+    with pytest.raises(FilesUnavailableError, match="broker1/orders-0 belongs to broker 1, and in sync are only 2, 3"):
+        partition_directory(dirs[:1], "orders", 0, TOPIC_ID, (2, 3))
+
+
 def test_missing_or_wrong_directory_is_reported(tmp_path: Path) -> None:
     make_partition(tmp_path / "one", uuid.UUID(int=6))
     (tmp_path / "two" / "orders-0").mkdir(parents=True)

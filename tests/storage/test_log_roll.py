@@ -170,6 +170,14 @@ def test_append_that_would_end_too_far_from_the_base_rolls_before_it(tmp_path: P
         assert bases(log) == [0, 2**31 - 2]
 
 
+def test_batches_that_together_would_end_too_far_from_the_base_roll_before_the_first(tmp_path: Path) -> None:
+    write_segment(tmp_path / "orders-0", 0, batch_of(1), batch_of(2, base_offset=2**31 - 3))
+    with open_directory(tmp_path, **SMALL) as directory:
+        log = directory.log("orders", 0)
+        log.append(batch_of(3) + batch_of(4) + batch_of(5))
+        assert bases(log) == [0, 2**31 - 2]
+
+
 def test_segment_wider_than_an_index_entry_can_express_is_read(tmp_path: Path) -> None:
     offsets = [0, 5, 2**31 + 7, 2**33]
     write_segment(tmp_path / "orders-0", 0, *(batch_of(100 + at % 97, base_offset=at) for at in offsets))

@@ -189,6 +189,14 @@ class TestSealed:
         segment.ensure_checked(behind, segment.size)
         assert segment.sound_from(behind) == segment.size
 
+    def test_last_batch_that_was_cut_off_is_corrupt_for_each_read_past_it(self, tmp_path: Path) -> None:
+        filled(tmp_path).finish()
+        path = tmp_path / f"{BASE:020d}.log"
+        os.truncate(path, path.stat().st_size - 1)
+        segment = sealed_in(tmp_path, BASE + 16)
+        with pytest.raises(CorruptBatchError, match="the last batch goes 1 bytes past the end"):
+            segment.locate(BASE + 16)
+
     def test_offsets_at_the_limit_are_not_in_the_segment(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 15)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -61,7 +61,7 @@ from stratalog.broker.metadata.membership import Membership, OnlyBroker
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIdAllocator
-from stratalog.broker.requests import Handler
+from stratalog.broker.requests import ApiFamily, Handler
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.transactions.admission import Admission
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
@@ -76,6 +76,7 @@ from stratalog.storage.log_directory import LogDirectory
 
 if TYPE_CHECKING:
     from stratalog.broker.cluster_member import ClusterMember
+    from stratalog.broker.metadata.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +138,16 @@ class Broker:
 
         self._listened = Address(self._listened.host, port)
         self.member = await ClusterMember.join(
-            self.config, self.store, self.directory, self.address(), self._clock, self._on_loop
+            self.config,
+            lambda: self.config,
+            self.store,
+            self.directory,
+            self.address(),
+            self._clock,
+            self._on_loop,
         )
+        self.settings.join(self.member.changed_settings)
+        self.member.metadata.on_change(self._metadata_changed)
         self.topics = self.member.topics
         self.membership = self.member.membership
 
@@ -220,7 +229,7 @@ class Broker:
         )
         group_settings.on_change(lambda group_id: self._on_loop(lambda: consumer_groups.settings_changed(group_id)))
         configs = ConfigApis(topics, self.settings, background, self._derived_settings)
-        families = (
+        families: tuple[ApiFamily, ...] = (
             MetadataApi(topics, config, self.membership, background),
             ListOffsetsApi(topics, self._worker_threads),
             LeaderEpochsApi(topics),
@@ -230,8 +239,8 @@ class Broker:
             DeleteRecordsApi(topics, self.directory, background),
             LogDirsApi(topics, self.directory.path),
             ReplicaApis(topics, config.node_id, self.directory.path),
-            ConfigResourcesApi(topics, config.node_id, group_settings),
-            ControllerApis(config.node_id, self.address, self._clock),
+            ConfigResourcesApi(topics, self.membership, group_settings),
+            ControllerApis(self.membership, self._clock),
             AclApis(),
             QuotaApis(),
             ScramApis(),
@@ -246,7 +255,8 @@ class Broker:
             TransactionAdminApis(self.transactions, self._clock, self._worker_threads.match_patterns),
         )
         routes: dict[ApiKey, Handler] = {}
-        for family in (*families, *(coordinators if self.member is None else ())):
+        of_role: Sequence[ApiFamily] = coordinators if self.member is None else self.member.apis()
+        for family in (*families, *of_role):
             routes |= family.routes()
         return routes | VersionsApi({*routes, ApiKey.API_VERSIONS, ApiKey.PRODUCE, ApiKey.FETCH}).routes()
 
@@ -261,7 +271,14 @@ class Broker:
         self.directory.cleaner.reconfigure(self.config.cleaner)
         self._on_loop(self._apply_limits)
 
+    def _metadata_changed(self, old: ClusterView, new: ClusterView) -> None:
+        """Apply settings that another broker has changed."""
+        if old.broker_settings != new.broker_settings:
+            self._background.submit(self.settings.refresh)
+
     def _apply_limits(self) -> None:
+        if self.member is not None:
+            self.member.controller.look_at_all()  # unclean.leader.election.enable may have changed
         self.server.limits = _limits(self.config)
         self.groups.budget.limit = self.config.groups.stratalog_max_coordinator_state_bytes
 

@@ -1,4 +1,4 @@
-"""What a broker of a cluster has beyond a single one: its session with ZooKeeper, its part in deciding, its replicas.
+"""The parts of a broker that only a cluster needs: its session with ZooKeeper, the controller, its replicas.
 
 Start: connect to ZooKeeper, register, read the metadata, open the logs, lead and follow. Stop: give the leaderships to
 other brokers first, so that clients notice nothing, and then leave.
@@ -8,33 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+from stratalog.broker.apis.cluster_replicas import ClusterReplicaApis
+from stratalog.broker.apis.controller import ControllerApis
+from stratalog.broker.controller.administration import unregister
 from stratalog.broker.controller.controller import Controller
+from stratalog.broker.live_settings import ChangedSettings
 from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
+from stratalog.broker.metadata.cluster_settings import ClusterSettings
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
+from stratalog.broker.metadata.founding import register_own_topics
 from stratalog.broker.metadata.membership import ClusterMembership
 from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.znodes import UnreadableZnodeError
 from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
+from stratalog.broker.requests import ApiFamily
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.topic_defaults import topic_config
 from stratalog.clock import BootClock, Clock
+from stratalog.storage.config import LogConfig
 from stratalog.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
 _HAND_OVER_SECONDS = 30.0
 _IMBALANCE_PERCENTAGE = 10  # of a broker's preferred partitions that others may lead, as in Kafka
+_LEASE_CHECK_SECONDS = 1.0
 
 
 class ClusterMember:
     def __init__(
         self,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         session: ZooKeeperSession,
         metadata: ClusterMetadata,
         store: MetadataStore,
@@ -45,14 +56,16 @@ class ClusterMember:
         """Callers use join()."""
         self._store = store
         self._config = config
+        self._current = current
         self._session = session
         self._directory = directory
         self._has_noted_loss = False
-        self._rebalancing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clock = clock
         self.metadata = metadata
         self.topics = ClusterTopics(
             metadata,
-            lambda: config.log_defaults,
+            lambda: current().log_defaults,
             default_replication_factor=config.default_replication_factor,
             most_partitions=config.stratalog_max_partitions,
             on_loop=on_loop,
@@ -65,7 +78,7 @@ class ClusterMember:
             config.cluster,
             config.node_id,
             clock,
-            lambda settings: topic_config(config.log_defaults, settings),
+            self._log_config,
         )
         self.controller = Controller(metadata, session, unclean=self._allows_unclean)
 
@@ -73,13 +86,15 @@ class ClusterMember:
     async def join(
         cls,
         config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
         store: MetadataStore,
         directory: LogDirectory,
         address: Address,
         clock: Clock,
         on_loop: Callable[[Callable[[], None]], None],
     ) -> ClusterMember:
-        """Register the broker, whose clients connect to `address`. Raises ZooKeeperError and StorageError."""
+        """Register the broker, whose clients connect to `address`. `current` returns its settings after changes that
+        were made while it ran. Raises ZooKeeperError and StorageError."""
         cluster = config.cluster
         assert cluster.zookeeper_connect is not None
         session = ZooKeeperSession(
@@ -95,7 +110,7 @@ class ClusterMember:
             lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
             registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
             metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
-            return cls(config, session, metadata, store, directory, clock, on_loop)
+            return cls(config, current, session, metadata, store, directory, clock, on_loop)
         except BaseException:
             await session.close()
             raise
@@ -103,11 +118,43 @@ class ClusterMember:
     async def start(self) -> None:
         """Open the logs, and take the roles that the metadata gives to this broker."""
         self.metadata.on_change(lambda _old, _new: self._forget_loss())
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, None)
+        await register_own_topics(self.metadata, self._store, self._log_config, in_thread)
         await self.replicas.start()
         self.controller.start()
         self._forget_loss()
+        self._tasks.append(asyncio.create_task(self._report_lease(), name="lease reports"))
         if self._config.cluster.auto_leader_rebalance_enable:
-            self._rebalancing = asyncio.create_task(self._rebalance(), name="preferred leaders")
+            self._tasks.append(asyncio.create_task(self._rebalance(), name="preferred leaders"))
+
+    async def _report_lease(self) -> None:
+        """Log when this broker stops to lead because ZooKeeper does not respond, and when it can lead again."""
+        could_lead = True
+        while True:
+            await asyncio.sleep(_LEASE_CHECK_SECONDS)
+            can_lead = self.metadata.can_lead()
+            if could_lead and not can_lead:
+                logger.warning(
+                    "broker %d leads no partition now, and refuses requests for them: ZooKeeper has not confirmed its "
+                    "session in time, and other brokers may lead",
+                    self._config.node_id,
+                )
+            elif can_lead and not could_lead:
+                logger.info("broker %d can lead again: ZooKeeper has confirmed its session", self._config.node_id)
+            could_lead = can_lead
+
+    def apis(self) -> Sequence[ApiFamily]:
+        """Return the API families whose answers depend on the cluster's metadata, instead of those of a single
+        broker."""
+        metadata = self.metadata
+        return (
+            ClusterReplicaApis(self.topics, metadata, self._directory.path),
+            ControllerApis(self.membership, self._clock, partial(unregister, metadata)),
+        )
+
+    @property
+    def changed_settings(self) -> ChangedSettings:
+        return ClusterSettings(self.metadata, self.topics.run)
 
     def _forget_loss(self) -> None:
         """Note in the data directory that the controller knows which records this broker has lost, in a power cut or
@@ -135,10 +182,13 @@ class ClusterMember:
             except (ZooKeeperError, UnreadableZnodeError) as error:
                 logger.info("the preferred leaders can't be elected now: %s", error)
 
+    def _log_config(self, settings: Mapping[str, str]) -> LogConfig:
+        return topic_config(self._current().log_defaults, settings)
+
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
         settings = {} if known is None else known.settings
-        return topic_config(self._config.log_defaults, settings).unclean_leader_election_enable
+        return topic_config(self._current().log_defaults, settings).unclean_leader_election_enable
 
     async def hand_over(self) -> None:
         """Give the leaderships to other brokers, where there are any that have all records."""
@@ -165,8 +215,9 @@ class ClusterMember:
 
     async def stop(self) -> None:
         """Leave the cluster. The logs stay open, for the broker to close."""
-        if self._rebalancing is not None:
-            self._rebalancing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.controller.stop()
         await self.replicas.stop()
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from stratalog.broker.groups.group_settings import BROKER_SETTING, EffectiveGroupSettings, OwnGroupConfig
 from stratalog.broker.live_settings import Layers
 from stratalog.broker.requests import Reply
-from stratalog.broker.settings import BrokerConfig
+from stratalog.broker.settings import ALIASES, BrokerConfig
 from stratalog.broker.topic_defaults import SYNONYMS, TOPIC_SETTINGS
 from stratalog.settings import Described, ValueType, as_text
 from stratalog.storage.config import REFUSED, LogConfig
@@ -66,11 +66,13 @@ def broker_entries(config: BrokerConfig, layers: Layers, elsewhere: Mapping[str,
     return sorted(entries, key=lambda entry: str(entry["name"]))
 
 
-def cluster_entries(layers: Layers) -> list[Reply]:
-    """Return only the settings that were changed for all brokers, as Kafka does."""
+def changed_entries(changed: Mapping[str, str], source: Source) -> list[Reply]:
+    """Return only settings that were changed while brokers ran: as in Kafka, those of all brokers; and those of another
+    broker. Names that only newer brokers know are left out."""
     return [
-        _broker_entry(_OF_BROKERS[name], value, [_synonym(name, value, Source.CLUSTER)])
-        for name, value in sorted(layers.cluster.items())
+        _broker_entry(described, value, [_synonym(name, value, source)])
+        for name, value in sorted(changed.items())
+        if (described := _OF_BROKERS.get(ALIASES.get(name, name))) is not None
     ]
 
 

@@ -75,6 +75,8 @@ class BrokerCollector(Collector):
         size = GaugeMetricFamily("stratalog_log_bytes", "Bytes of records in a log", labels=labels)
         segments = GaugeMetricFamily("stratalog_log_segments", "Segments of a log", labels=labels)
         for partition in self._broker.topics.all_partitions():
+            if not partition.is_hosted:
+                continue  # in a cluster, other brokers have its replicas
             names = [partition.topic, str(partition.index)]
             log = partition.log
             start.add_metric(names, log.log_start_offset)
@@ -128,6 +130,10 @@ class MetricsPage:
     def __init__(self, broker: Broker) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(BrokerCollector(broker))
+        if broker.member is not None:
+            from stratalog.broker.cluster_metrics import ClusterCollector  # imports kazoo, which only clusters need
+
+            self._registry.register(ClusterCollector(broker, broker.member))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> tuple[str, bytes]:

@@ -54,7 +54,6 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("broker.session.timeout.ms", _COORDINATION),
     ("broker.id.generation.enable", _OLD),
     ("reserved.broker.max.id", _OLD),
-    ("replica.selector.class", "consumers read from the leader; followers don't serve them yet"),
     ("initial.broker.registration.timeout.ms", _COORDINATION),
     ("leader.imbalance.per.broker.percentage", _OLD),
     ("num.replica.alter.log.dirs.threads", "there is one data directory"),

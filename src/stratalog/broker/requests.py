@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from stratalog.protocol.api_keys import ApiKey
 
@@ -25,3 +25,8 @@ class RequestContext(NamedTuple):
 
 
 Handler = Callable[[Any, RequestContext], Reply | bytearray | Awaitable[Reply | bytearray]]
+
+
+class ApiFamily(Protocol):
+    def routes(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers of the family's requests."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.refused_settings import refusals
+from stratalog.broker.replication.config import ClusterConfig
 from stratalog.broker.settings import BrokerConfig
 from stratalog.broker.topic_defaults import SYNONYMS, TOPIC_SETTINGS, TopicDefaults
 from stratalog.broker.transactions.config import TransactionConfig
@@ -35,11 +36,11 @@ stored batches keep their codec and timestamps, and `message.timestamp.after.max
 clock was set back.
 """
 
-_ONE_REPLICA = """\
-`min.insync.replicas` and `unclean.leader.election.enable` are about replicas. Each partition has one replica, which is
-always in sync and always the leader. So with 1, the first setting has no effect, and with more, it makes acks=all fail,
-as in a Kafka cluster that has lost the other replicas. The second setting decides whether a lagging replica may become
-leader when no replica is in sync. No replica ever lags, so it has no effect. Both values are stored and shown.
+_REPLICAS = """\
+`min.insync.replicas` and `unclean.leader.election.enable` are about replicas, which partitions of [a
+cluster](cluster.md) have. On a broker that is alone, each partition has one replica, which is always in sync and always
+the leader. Both values are stored and shown there, and two or more for the first makes acks=all fail, as in a cluster
+that has lost the other replicas. In a cluster, it counts as the number of replicas if a partition has fewer.
 """
 
 _BROKER = """\
@@ -51,6 +52,11 @@ restart. Changing other settings is refused.
 _TOPIC_DEFAULTS = """\
 A topic without a setting of its own has the broker's default. A changed default takes effect at once, for existing
 topics too.
+"""
+
+_CLUSTER = """\
+For a broker that is one of several: `--set name=value`. [The page about clusters](cluster.md) says which of them
+matter. They can't be changed while the broker runs.
 """
 
 _DIRECTORY = """\
@@ -80,7 +86,7 @@ def settings_page() -> str:
         *_table(
             (described for described in LogConfig.described() if described.name in TOPIC_SETTINGS), broker_names=True
         ),
-        _ONE_REPLICA,
+        _REPLICAS,
         "## Brokers\n",
         _BROKER,
         *_table(BrokerConfig.described()),
@@ -91,6 +97,9 @@ def settings_page() -> str:
         *_table(GroupConfig.described()),
         "### Transactions\n",
         *_table(TransactionConfig.described()),
+        "## Clusters\n",
+        _CLUSTER,
+        *_table(ClusterConfig.described()),
         "## Data directories\n",
         _DIRECTORY,
         *_table(DirectoryConfig.described()),

@@ -24,6 +24,7 @@ Examples:
   stratalog group describe billing
   stratalog config get topic orders
   stratalog broker
+  stratalog cluster status
   stratalog transaction list --hanging
   stratalog compaction status
   stratalog spark query 'SELECT count(*) FROM orders'
@@ -36,10 +37,11 @@ _COMMANDS = {
     "serve": "Serve a data directory to Kafka clients.",
     "produce": "Send lines to a topic.",
     "consume": "Print the records of topics.",
-    "topic": "List, describe, create, change and delete topics.",
+    "topic": "List, describe, create, change, move and delete topics.",
     "delete-records": "Delete a topic's oldest records.",
     "config": "Show and change settings of topics, brokers and groups.",
-    "broker": "Show the cluster and its brokers.",
+    "broker": "Show the brokers and their log directories.",
+    "cluster": "Show the state of a cluster of several brokers, and elect leaders.",
     "compaction": "Show what compaction has done, and what it waits for.",
     "group": "List, describe, reset and delete consumer groups.",
     "transaction": "List and describe transactions, and abort those that hang.",

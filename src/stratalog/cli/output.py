@@ -44,6 +44,11 @@ def text(field: str) -> CellOf:
     return lambda row: None if row[field] is None else str(row[field])
 
 
+def ids(field: str) -> CellOf:
+    """Return the cell of a list of broker ids; an empty list is a dash."""
+    return lambda row: ",".join(map(str, row[field])) or None
+
+
 def size(field: str) -> CellOf:
     return lambda row: None if row[field] is None else Size(row[field])
 

@@ -57,11 +57,15 @@ def serve(
     One line that begins with "ready" is printed to stdout when clients can connect. The log goes to stderr. SIGTERM or
     Ctrl-C stops the broker cleanly: it responds to requests in flight, and flushes everything.
 
+    With zookeeper.connect and node.id, the broker is one of several in a cluster. It gives its partitions to the others
+    before it stops.
+
     \b
     Examples:
       stratalog serve
       stratalog serve --listen 0.0.0.0:9092 --set advertised.listeners=PLAINTEXT://kafka.example:9092
       stratalog serve --set num.partitions=4 --set log.retention.hours=24 --metrics 127.0.0.1:9100
+      stratalog serve --data-dir data1 --set zookeeper.connect=127.0.0.1:2181 --set node.id=1
     """
     set_up_logging(log_format, log_level)
     host, port = parse_address("--listen", listen, "127.0.0.1:9092")
@@ -100,7 +104,10 @@ async def _serve(
         clients = (
             "" if advertised == (host, broker.port) else (f", clients use {_join(*advertised)} (advertised.listeners)")
         )
-        typer.echo(f"ready on {_join(host, broker.port)}, {_partitions(broker)} in {data_dir}{metrics}{clients}")
+        typer.echo(
+            f"ready on {_join(host, broker.port)}, {_partitions(broker)} in {data_dir}{metrics}{clients}"
+            f"{_cluster(broker)}"
+        )
         sys.stdout.flush()
         await stopping.wait()
     finally:
@@ -145,9 +152,18 @@ async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
 
 
 def _partitions(broker: Broker) -> str:
-    partitions = list(broker.topics.all_partitions())
+    partitions = [partition for partition in broker.topics.all_partitions() if partition.is_hosted]
     offline = sum(partition.is_offline for partition in partitions)
     return pluralize(len(partitions), "partition") + (f" ({offline} offline: see the log)" if offline else "")
+
+
+def _cluster(broker: Broker) -> str:
+    """Return the cluster that the broker belongs to, for the ready line; nothing if the broker is alone."""
+    if broker.member is None:
+        return ""
+    membership = broker.membership
+    controller = "no controller yet" if membership.controller < 0 else f"controller {membership.controller}"
+    return f", broker {membership.node_id} of cluster {membership.cluster_id}, {controller}"
 
 
 def _stop(stopping: asyncio.Event, number: signal.Signals) -> None:

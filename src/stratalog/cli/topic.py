@@ -1,4 +1,4 @@
-"""stratalog topic: list, describe, create, change and delete topics."""
+"""stratalog topic: list, describe, create, change, move and delete topics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stratalog.cli.options import (
     parse_pairs,
     report_errors,
 )
-from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
-from stratalog.cli.positions import AdminBounds
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, ids, size, text
 from stratalog.cli.program import CommandError
+from stratalog.cli.topic_reassign import reassign
 from stratalog.cli.wording import format_size, pluralize, printable
-from stratalog.client.admin import Admin, ConfigResource, ConfigSource, NewTopic
+from stratalog.client.admin import Admin, ConfigResource, ConfigSource, NewTopic, OffsetSpec
 from stratalog.client.administration.topics import CHOSEN_BY_BROKER
 from stratalog.client.errors import ClientError, TopicExistsError, UnknownTopicOrPartitionError
-from stratalog.client.metadata import TopicInfo, TopicPartition
+from stratalog.client.metadata import NO_LEADER, TopicInfo, TopicPartition
 
 Name: TypeAlias = Annotated[str, argument("TOPIC", "The name of the topic.", autocompletion=complete_topic)]
 Names: TypeAlias = Annotated[list[str], argument("TOPIC...", "Names of topics.", autocompletion=complete_topic)]
@@ -34,14 +34,16 @@ Settings: TypeAlias = Annotated[
     list[str] | None, option("--set --config", "NAME=VALUE", "A setting, by Kafka's name. Repeatable.")
 ]
 
-app = CommandGroup("""List, describe, create, change and delete topics.
+app = CommandGroup("""List, describe, create, change, move and delete topics.
 
 \b
 Examples:
   stratalog topic list
   stratalog topic create orders --partitions 6 --set retention.ms=86400000
   stratalog topic describe orders
+  stratalog topic reassign --drain 2
 """)
+app.add("reassign")(reassign)
 
 
 @app.add("list")
@@ -106,6 +108,10 @@ def create(
     replication_factor: Annotated[
         int | None, option("--replication-factor -r", "COUNT", "", min=1, show_default="the broker's default")
     ] = None,
+    assignment: Annotated[
+        str | None,
+        option("--assignment", "IDS,IDS,...", "The brokers of each partition, like 1:2,2:3; the first of them leads."),
+    ] = None,
     settings: Settings = None,
     if_not_exists: Annotated[bool, flag("--if-not-exists", "Accept topics that already exist.")] = False,
     dry_run: DryRun = False,
@@ -118,12 +124,17 @@ def create(
       stratalog topic create orders
       stratalog topic create orders payments --partitions 6 --set cleanup.policy=compact
       stratalog topic create orders --if-not-exists
+      stratalog topic create orders --partitions 6 --replication-factor 3
+      stratalog topic create orders --assignment 1:2:3,2:3:1
     """
+    assigned = _parse_assignment(assignment)
+    if assigned and (partitions is not None or replication_factor is not None):
+        raise CommandError("--assignment gives the partitions and their replicas; leave out the other counts")
     config = parse_pairs("--set", settings, "retention.ms=86400000")
     counts = (partitions or CHOSEN_BY_BROKER, replication_factor or CHOSEN_BY_BROKER)
     output = Output(as_json=as_json)
     with server.admin() as admin:
-        new_topics = [NewTopic(name, *counts, config) for name in dict.fromkeys(topics)]
+        new_topics = [NewTopic(name, *counts, config, assigned) for name in dict.fromkeys(topics)]
         outcomes = admin.create_topics(new_topics, validate_only=dry_run)
     for created in outcomes.succeeded().values():
         if as_json:
@@ -131,7 +142,9 @@ def create(
             output.json({"type": "topic", "topic": created.name, **counts_of, "created": not dry_run})
         else:
             verb = "would create" if dry_run else "created"
-            output.line(f"{verb} {created.name}: {pluralize(created.partitions, 'partition')}")
+            replicas = created.replication_factor
+            copies = f", {pluralize(replicas, 'replica')} each" if replicas > 1 else ""
+            output.line(f"{verb} {created.name}: {pluralize(created.partitions, 'partition')}{copies}")
     accepted = TopicExistsError if if_not_exists else ()
     report_errors(error for error in outcomes.errors.values() if not isinstance(error, accepted))
 
@@ -216,12 +229,26 @@ def add_partitions(
     Output().line(f"{topic} {'would have' if dry_run else 'has'} {pluralize(total, 'partition')}; it had {before}")
 
 
+def _parse_assignment(text: str | None) -> list[list[int]]:
+    """Parse the replicas of each partition, as Kafka's tools write them: 1:2:3,2:3:1."""
+    if text is None:
+        return []
+    partitions = [[each.strip() for each in part.split(":")] for part in text.split(",")]
+    if not all(each.isdecimal() for part in partitions for each in part):
+        raise CommandError(f"--assignment is {text!r}; it must be like 1:2:3,2:3:1, with broker ids for each partition")
+    return [[int(each) for each in part] for part in partitions]
+
+
 def _describe(admin: Admin, info: TopicInfo) -> Row:
     partitions = [TopicPartition(info.name, partition.partition) for partition in info.partitions]
-    bounds = AdminBounds(admin)
+    led = [key for key, each in zip(partitions, info.partitions, strict=True) if each.leader != NO_LEADER]
     settings = admin.describe_config(ConfigResource.topic(info.name))
-    starts, ends = bounds.beginning_offsets(partitions), bounds.end_offsets(partitions)
+    starts, ends = (
+        {key: listed.offset for key, listed in admin.list_offsets(dict.fromkeys(led, spec)).check().items()}
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    )
     sizes = _sizes(admin, info, partitions)
+    eligible = admin.eligible_leaders([info.name])
     return {
         "type": "topic",
         "topic": info.name,
@@ -234,8 +261,10 @@ def _describe(admin: Admin, info: TopicInfo) -> Row:
                 "leader_epoch": partition.leader_epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
-                "start_offset": starts[key],
-                "end_offset": ends[key],
+                "offline": list(partition.offline),
+                "eligible": list(eligible.get(key, ())),
+                "start_offset": starts.get(key),
+                "end_offset": ends.get(key),
                 "size": sizes.get(key),
             }
             for key, partition in zip(partitions, info.partitions, strict=True)
@@ -251,7 +280,8 @@ def _describe(admin: Admin, info: TopicInfo) -> Row:
 def _show(output: Output, topic: Row) -> None:
     partitions = topic["partitions"]
     replicas = len(partitions[0]["replicas"]) if partitions else 0
-    records = sum(partition["end_offset"] - partition["start_offset"] for partition in partitions)
+    known = [partition for partition in partitions if None not in (partition["start_offset"], partition["end_offset"])]
+    records = sum(partition["end_offset"] - partition["start_offset"] for partition in known)
     sizes = [partition["size"] for partition in partitions if partition["size"] is not None]
     about = [
         pluralize(len(partitions), "partition"),
@@ -263,9 +293,10 @@ def _show(output: Output, topic: Row) -> None:
     output.line((printable(topic["topic"]), STRONG), (f"  {', '.join(about)}", QUIET))
     columns: Columns = {
         "partition": text("partition"),
-        "leader": lambda partition: str(partition["leader"]) if partition["leader"] >= 0 else "none",
-        "replicas": lambda partition: ",".join(map(str, partition["replicas"])),
-        "in sync": lambda partition: ",".join(map(str, partition["isr"])),
+        "leader": lambda partition: str(partition["leader"]) if partition["leader"] != NO_LEADER else "none",
+        "replicas": ids("replicas"),
+        "in sync": ids("isr"),
+        **{name: ids(name) for name in ("offline", "eligible") if any(partition[name] for partition in partitions)},
         "start": "start_offset",
         "end": "end_offset",
         "size": size("size"),

@@ -23,6 +23,7 @@ from stratalog.client.administration import (
     groups,
     own,
     records,
+    replicas,
     topics,
     transactions,
     two_phase,
@@ -39,6 +40,7 @@ from stratalog.client.administration.configs import (
 from stratalog.client.administration.groups import GroupDescription, GroupListing, GroupMember
 from stratalog.client.administration.outcomes import Outcomes
 from stratalog.client.administration.records import ListedOffset, OffsetSpec
+from stratalog.client.administration.replicas import ElectionType, Reassignment
 from stratalog.client.administration.topics import CHOSEN_BY_BROKER, CreatedTopic, NewTopic
 from stratalog.client.administration.transactions import (
     ActiveProducer,
@@ -63,6 +65,7 @@ __all__ = [
     "ConfigResource",
     "ConfigSource",
     "CreatedTopic",
+    "ElectionType",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
@@ -73,6 +76,7 @@ __all__ = [
     "OffsetSpec",
     "Outcomes",
     "PreparedTransaction",
+    "Reassignment",
     "Replica",
     "ResourceKind",
     "TransactionDescription",
@@ -340,6 +344,39 @@ class Admin:
         """Return the data directories of all brokers or of `nodes`, by path, with the size of each partition: of all
         partitions, or of `partitions`."""
         return self._run(brokers.describe_log_dirs(self._cluster, nodes, partitions, timeout))
+
+    # Replicas
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Elect leaders of these partitions, or of all (None). The result for all has only the partitions for which an
+        election was necessary."""
+        return self._run(replicas.elect_leaders(self._cluster, election_type, partitions, timeout))
+
+    def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, None]:
+        """Begin to move partitions to these brokers, the first of which is the preferred leader; None cancels what is
+        running. It returns before the data has moved: see list_partition_reassignments."""
+        return self._run(replicas.alter_reassignments(self._cluster, targets, timeout))
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Return the reassignments that are running: all, or those of these partitions."""
+        return self._run(replicas.list_reassignments(self._cluster, partitions, timeout))
+
+    def eligible_leaders(
+        self, topics: Iterable[str], *, timeout: float | None = None
+    ) -> dict[TopicPartition, tuple[int, ...]]:
+        """Return the eligible leader replicas of partitions that have some (KIP-966): replicas outside the ISR that may
+        lead without losing a committed record. Brokers without DescribeTopicPartitions report none."""
+        return self._run(replicas.eligible_leaders(self._cluster, _many(topics), timeout))
 
     # For Stratalog brokers only
 

@@ -36,10 +36,13 @@ def to_topic_partition(value: object) -> TopicPartition:
 
 
 class Node(NamedTuple):
+    """A broker. `is_fenced`: it is alive, and may not lead partitions now, because it is shutting down."""
+
     id: int
     host: str
     port: int
     rack: str | None = None
+    is_fenced: bool = False
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port} (node {self.id})"

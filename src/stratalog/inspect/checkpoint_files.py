@@ -19,6 +19,8 @@ from stratalog.storage.producer_state import ProducerEntry, parse_snapshot
 
 T = TypeVar("T")
 
+META_PROPERTIES = "meta.properties"
+
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
     return _parse(path, checkpoints.read_offsets, {})
@@ -33,6 +35,17 @@ def read_topic_id(path: Path) -> uuid.UUID:
     if topic_id is None:
         raise CorruptCheckpointError(f"{path}: is empty; it must have a version and a topic id")
     return topic_id
+
+
+def read_node_id(data_dir: Path) -> int | None:
+    """Return the node id of the broker that a data directory belongs to; None if the directory does not say it."""
+    try:
+        content = read_small(data_dir / META_PROPERTIES).decode(errors="replace")
+    except OSError:
+        return None
+    properties = dict(line.split("=", 1) for line in content.splitlines() if "=" in line)
+    node_id = properties.get("node.id", properties.get("broker.id", "")).strip()
+    return int(node_id) if node_id.isascii() and node_id.isdigit() else None
 
 
 def read_producers(path: Path) -> list[ProducerEntry]:

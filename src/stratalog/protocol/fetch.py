@@ -10,8 +10,10 @@
     response: throttle time i32, 7: error i16, session id i32
               [topic name, or from 13 on id
                   [partition i32, error i16, high watermark i64, last stable offset i64, 5: log start offset i64,
-                   [aborted: producer id i64, first offset i64], 11: preferred replica i32, records,
-                   12: tag 0, diverging epoch i32 and its end i64]]
+                   [aborted: producer id i64, first offset i64], 11: preferred replica i32 or -1, records,
+                   12: tag 0, diverging epoch i32 and its end i64,
+                   16: tag 1 of an error, the current leader: node id i32, leader epoch i32]]
+              16: tag 0, the endpoints of these leaders: [node id i32, host, port i32, rack or null]
 
 From 12 on flexible. encode_fetch_response returns the body in pieces, with the records as they were passed in, and its
 size. The broker parses requests with _wire.parse_fetch, and the client responses with
@@ -25,6 +27,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from stratalog.protocol._hot_responses import encode_fetch_response
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.protocol.fields import FieldWriter
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "FIRST_WITH_SESSIONS",
     "HIGHEST",
     "LOWEST",
+    "NO_REPLICA",
     "FetchedPartition",
     "Topic",
     "WantedPartition",
@@ -46,6 +50,7 @@ FIRST_FLEXIBLE = 12
 FIRST_BY_ID = 13
 
 _FLEXIBLE_PARTITION = Struct(">iiqiqib")
+NO_REPLICA = -1
 _CONSUMER = -1  # the replica id of clients that are no replica
 _FIRST_WITH_REPLICA_STATE = 15
 _REPLICA_STATE_TAG = 1
@@ -61,6 +66,8 @@ class FetchedPartition(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset); None for read_uncommitted
     records: Sized | None = None
     diverging_epoch: tuple[int, int] | None = None  # (epoch, its end offset)
+    current_leader: CurrentLeader | None = None  # of an error, if another broker leads, or in another epoch
+    preferred_replica: int = NO_REPLICA  # the broker that the consumer should read from instead
 
 
 class WantedPartition(NamedTuple):

@@ -4,12 +4,14 @@
               [topic name, or from 13 on id [partition i32, records: one batch, with its length]]
     response: [topic name, or from 13 on id
                   [partition i32, error i16, base offset i64, 2: log append time i64, 5: log start offset i64,
-                   8: record errors [index in the batch i32, message], error message]]
+                   8: record errors [index in the batch i32, message], error message,
+                   10: tag 0 of an error, the current leader: node id i32, leader epoch i32]]
               1: throttle time i32
+              10: tag 0, the endpoints of these leaders: [node id i32, host, port i32, rack or null]
 
-From 9 on flexible: counts and lengths are varints, plus one, and an empty tag section ends each part. The client names
-topics by name and not by id, because to a producer a recreated topic is the same topic. The broker parses requests with
-_wire.parse_produce.
+From 9 on flexible: counts and lengths are varints, plus one, and a section of tagged fields, mostly empty, ends each
+part. The client names topics by name and not by id, because to a producer a recreated topic is the same topic. The
+broker parses requests with _wire.parse_produce.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 from stratalog.protocol._hot_responses import encode_produce_response
 from stratalog.protocol._produce_client import decode_produce_response, encode_produce_request
+from stratalog.protocol.current_leader import CurrentLeader
 
 __all__ = [
     "FIRST_FLEXIBLE",
@@ -41,3 +44,4 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     record_errors: tuple[tuple[int, str], ...] = ()
+    current_leader: CurrentLeader | None = None  # of an error, if another broker leads

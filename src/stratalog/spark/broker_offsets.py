@@ -173,6 +173,18 @@ class BrokerOffsets:
                     directories.setdefault(partition, []).append(path)
         return directories
 
+    def in_sync(self, known: Partitions) -> dict[TopicPartition, tuple[int, ...]]:
+        """Return the node ids of the replicas in sync: they have every record before the offsets that `latest` returned
+        earlier. Nothing for a single broker, which has the only replica."""
+        if len(known.nodes) == 1:
+            return {}
+        topics = self._metadata(sorted({partition.topic for partition in known.partitions})).topics
+        return {
+            TopicPartition(name, each.partition): tuple(node_id for node_id in each.isr if node_id not in each.offline)
+            for name, info in topics.items()
+            for each in info.partitions
+        }
+
     def _log_dirs(self, partitions: Iterable[TopicPartition]) -> Outcomes[int, dict[str, LogDir]]:
         with using(self._kafka) as client:
             return client.run(describe_log_dirs(client.cluster, None, list(partitions), None))

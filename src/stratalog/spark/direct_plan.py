@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.errors import CorruptCheckpointError, StorageError
-from stratalog.inspect.checkpoint_files import read_topic_id
+from stratalog.inspect.checkpoint_files import read_node_id, read_topic_id
 from stratalog.inspect.index_file import IndexEntry, IndexFile
 from stratalog.inspect.partition_files import PartitionFiles, SegmentFiles, list_partition
 from stratalog.inspect.segment_reader import Located, SegmentReader
@@ -45,16 +45,20 @@ class Segments:
     aborted: tuple[Aborted, ...]
 
 
-def partition_directory(data_dirs: Sequence[str], topic: str, partition: int, topic_id: uuid.UUID | None) -> Path:
-    """Return the partition's directory. `topic_id` is the expected id, or None for any.
+def partition_directory(
+    data_dirs: Sequence[str], topic: str, partition: int, topic_id: uuid.UUID | None, in_sync: Sequence[int] = ()
+) -> Path:
+    """Return the partition's directory. `topic_id` is the expected id, or None for any. `in_sync` are the node ids of
+    the brokers whose replicas may be read, or none if any may: a replica that is not in sync may have records that
+    other records have replaced.
 
-    Raises FilesUnavailableError with a reason for each data directory: the partition is missing there, or its topic id
-    differs.
+    Raises FilesUnavailableError with a reason for each data directory: the partition is missing there, its topic id
+    differs, or its replica is not in sync.
     """
     problems = []
     for data_dir in data_dirs:
         path = Path(data_dir).expanduser() / f"{topic}-{partition}"
-        problem = _problem(path, topic_id)
+        problem = _problem(path, topic_id) or _sync_problem(path, in_sync)
         if problem is None:
             return path
         problems.append(problem)
@@ -79,6 +83,13 @@ def _problem(path: Path, topic_id: uuid.UUID | None) -> str | None:
     if stored_id != topic_id:
         return f"{path} belongs to topic id {stored_id}, but the broker's topic has {topic_id}: it was created again"
     return None
+
+
+def _sync_problem(path: Path, in_sync: Sequence[int]) -> str | None:
+    node_id = read_node_id(path.parent) if in_sync else None
+    if node_id is None or node_id in in_sync:
+        return None
+    return f"{path} belongs to broker {node_id}, and in sync are only {', '.join(map(str, in_sync))}"
 
 
 def segments_of(directory: Path, start: int, end: int, *, read_committed: bool) -> Segments:

@@ -93,8 +93,11 @@ class _DirectScan:
     def _segments(self) -> Segments:
         """List the segments from the current offset on, and check that they belong to the planned topic."""
         range = self._range
-        directory = partition_directory(self._request.data_dirs, range.topic, range.partition, range.topic_id)
-        read_committed = self._request.isolation == READ_COMMITTED
+        request = self._request
+        directory = partition_directory(
+            request.data_dirs, range.topic, range.partition, range.topic_id, request.in_sync
+        )
+        read_committed = request.isolation == READ_COMMITTED
         return segments_of(directory, self._decoder.next_offset, range.end, read_committed=read_committed)
 
     def _check_for_loss(self, segments: Segments) -> None:

@@ -7,7 +7,7 @@ only the name of a Python source. The way of reading is therefore logged at leve
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +77,18 @@ def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition
     ]
     ranges = _after_timestamp(broker, prune(ranges, request.predicate), request)
     tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
-    dirs = data_dirs(options, broker, partitions)
-    planned = [ScanPartition(task, dirs) for task in tasks]
+    planned = plan_tasks(tasks, data_dirs(options, broker, partitions), broker, partitions)
     logger.info("%s", _described(options, request, planned))
     return planned
+
+
+def plan_tasks(
+    tasks: Sequence[OffsetRange], dirs: tuple[str, ...], broker: BrokerOffsets, known: Partitions
+) -> list[ScanPartition]:
+    """Return the tasks. Those that read files get the replicas that are in sync now, after the end offsets were looked
+    up: one that was in sync only before may lack records, or have others."""
+    in_sync = broker.in_sync(known) if dirs and tasks else {}
+    return [ScanPartition(task, dirs, in_sync.get(TopicPartition(task.topic, task.partition), ())) for task in tasks]
 
 
 def _after_timestamp(broker: BrokerOffsets, ranges: list[OffsetRange], request: ScanRequest) -> list[OffsetRange]:
@@ -106,11 +114,12 @@ def data_dirs(options: ReadOptions, broker: BrokerOffsets, partitions: Partition
     try:
         reported = broker.directories(partitions.partitions)
         directories = tuple(sorted({path for paths in reported.values() for path in paths}))
+        in_sync = broker.in_sync(partitions)
         for partition in partitions.partitions:
             topic_id = partitions.topic_ids.get(partition.topic)
             if topic_id is None:
                 return ()  # without an id, these could be the files of another broker
-            partition_directory(directories, partition.topic, partition.partition, topic_id)
+            partition_directory(directories, *partition, topic_id, in_sync.get(partition, ()))
     except (FilesUnavailableError, ClientError, OSError) as error:
         logger.info("reading over the wire: %s", error)
         return ()

@@ -35,7 +35,9 @@ class OffsetRange:
 @dataclass(frozen=True)
 class ScanRequest:
     """`kafka` has the client's settings by Kafka's names. `data_dirs` are the directories to read files from; without
-    any, the scan reads over the wire. `patience_seconds` is how long a scan waits for a record before it fails."""
+    any, the scan reads over the wire. `in_sync` are the node ids of the brokers whose files have every committed
+    record; none means that any may be read. `patience_seconds` is how long a scan waits for a record before it fails.
+    """
 
     columns: tuple[str, ...]
     kafka: Mapping[str, str]
@@ -43,6 +45,7 @@ class ScanRequest:
     isolation: str = READ_UNCOMMITTED
     fail_on_data_loss: bool = True
     data_dirs: tuple[str, ...] = field(default=())
+    in_sync: tuple[int, ...] = field(default=())
     rows_per_batch: int = 100_000
     bytes_per_batch: int = 16 * MIB
     patience_seconds: float = DEFAULT_PATIENCE_SECONDS

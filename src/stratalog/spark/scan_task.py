@@ -25,10 +25,11 @@ logger = logging.getLogger("stratalog.spark")
 class ScanPartition(InputPartition):
     """The range of one task. The request is not part of it, because every task also receives the reader."""
 
-    def __init__(self, range: OffsetRange, data_dirs: tuple[str, ...] = ()) -> None:
+    def __init__(self, range: OffsetRange, data_dirs: tuple[str, ...] = (), in_sync: tuple[int, ...] = ()) -> None:
         super().__init__(None)
         self.range = range
         self.data_dirs = data_dirs
+        self.in_sync = in_sync
 
     def __repr__(self) -> str:
         return f"ScanPartition({self.range}, {'direct' if self.data_dirs else 'wire'})"
@@ -48,16 +49,17 @@ class TaskReader(DataSourceReader):
 def read_partition(partition: InputPartition, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     """Read the range of a task. Spark creates a task without a range if there is nothing to read."""
     if isinstance(partition, ScanPartition):
-        yield from _read_range(partition.range, partition.data_dirs, request)
+        own = replace(request, data_dirs=partition.data_dirs, in_sync=partition.in_sync)
+        yield from _read_range(partition.range, own, are_dirs_named=bool(request.data_dirs))
     freeze_modules()
 
 
-def _read_range(range: OffsetRange, data_dirs: tuple[str, ...], request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    if data_dirs:
+def _read_range(range: OffsetRange, request: ScanRequest, *, are_dirs_named: bool) -> Iterator[pa.RecordBatch]:
+    if request.data_dirs:
         try:
-            yield from direct_scan.scan(range, replace(request, data_dirs=data_dirs))
+            yield from direct_scan.scan(range, request)
         except FilesUnavailableError as error:
-            if request.data_dirs:
+            if are_dirs_named:
                 raise  # the user named these directories
             logger.info("%s is read over the wire: %s", range, error)
             range = replace(range, start=error.next_offset)

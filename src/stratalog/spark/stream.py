@@ -33,9 +33,9 @@ from stratalog.spark.data_loss import report_data_loss
 from stratalog.spark.latest_offsets import LatestOffsets
 from stratalog.spark.planning import Json, backlog, from_json, limit_bytes, limit_rows, prune, split, to_json
 from stratalog.spark.read_options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
-from stratalog.spark.reader import data_dirs, scan_request
+from stratalog.spark.reader import data_dirs, plan_tasks, scan_request
 from stratalog.spark.scan_request import OffsetRange
-from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
+from stratalog.spark.scan_task import TaskReader, read_partition
 from stratalog.spark.worker_process import freeze_modules
 
 if TYPE_CHECKING:
@@ -238,8 +238,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         ]
         ranges = prune(ranges, self.request.predicate)
         tasks = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
-        dirs = self._data_dirs(known) if tasks else ()
-        return [ScanPartition(task, dirs) for task in tasks]
+        return list(plan_tasks(tasks, self._data_dirs(known) if tasks else (), self._broker, known))
 
     def _starts(self, begin: Offsets, until: Offsets, is_first: bool) -> Offsets:
         fail = self.options.fail_on_data_loss

@@ -30,7 +30,7 @@ from stratalog.settings import (
 _WEEK_MS = 7 * 86_400_000
 
 NO_TIERED_STORAGE = "tiered storage is not available yet; all segments stay in the data directory"
-NO_REPLICATION = "each partition has one replica, so there is no replication to throttle"
+NO_REPLICATION = "the replication between brokers is not throttled yet"
 NO_OLD_FORMATS = "Kafka 4 has removed it; batches are stored with magic 2 for all clients"
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
@@ -104,13 +104,13 @@ class LogConfig(Settings):
     min_insync_replicas: int = setting(
         1,
         integer(1, INT_MAX),
-        "replicas that must have a batch before acks=all is answered; there is one, so with 2 or more every acks=all "
-        "request is refused (NOT_ENOUGH_REPLICAS), as in Kafka",
+        "replicas that must have a batch before acks=all is answered; a partition with fewer replicas in sync refuses "
+        "such requests (NOT_ENOUGH_REPLICAS)",
     )
     unclean_leader_election_enable: bool = setting(
         False,
         boolean(),
-        "whether a lagging replica may become leader; has no effect, because each partition has one replica",
+        "whether a replica that may lack committed records may lead, if no other replica can",
     )
     producer_id_expiration_ms: int = setting(
         86_400_000, integer(1), "forget an idempotent producer that wrote nothing for this long"

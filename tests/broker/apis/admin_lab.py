@@ -70,6 +70,7 @@ class AdminLab:
         self.transactions.load()
         self.background_calls = 0
         self.group_settings = GroupSettings(self.store, lambda: self.config.groups)
+        self.membership = OnlyBroker("the-cluster", self.config.node_id, lambda: ADDRESS)
         self._handlers: dict[ApiKey, Handler] = {
             **TopicApis(
                 self.topics, self.config, self.clock, self.run_in_background, self.run_in_portions, _described
@@ -77,14 +78,12 @@ class AdminLab:
             **DeleteRecordsApi(self.topics, self.directory, self.run_in_background).routes(),
             **LogDirsApi(self.topics, data).routes(),
             **ReplicaApis(self.topics, self.config.node_id, data).routes(),
-            **ConfigResourcesApi(self.topics, self.config.node_id, self.group_settings).routes(),
-            **ControllerApis(self.config.node_id, lambda: ADDRESS, self.clock).routes(),
+            **ConfigResourcesApi(self.topics, self.membership, self.group_settings).routes(),
+            **ControllerApis(self.membership, self.clock).routes(),
             **AclApis().routes(),
             **QuotaApis().routes(),
             **ScramApis().routes(),
-            **ClusterApis(
-                self.topics, self.config, OnlyBroker("the-cluster", self.config.node_id, lambda: ADDRESS)
-            ).routes(),
+            **ClusterApis(self.topics, self.config, self.membership).routes(),
             **ProducerApis(self.topics, self.transactions.ids, self.transactions.coordinator).routes(),
             **TransactionApis(
                 self.transactions.coordinator, self.transactions.groups, self.topics, self.transactions.admission

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.broker.partition import Partition
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._records import Record
@@ -122,3 +123,17 @@ def test_unknown_and_repeated_partitions_are_errors(lab: DataLab) -> None:
     twice = ErrorCode.invalid_request
     assert [each.error_code for each in topics[0].partitions] == [twice, unknown, unknown, twice]
     assert [each.error_code for each in topics[1].partitions] == [unknown]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_new_leader_returns_a_latest_offset_that_may_be_too_low(
+    lab: DataLab, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-207: until the high watermark has reached the start of the leader epoch, clients of the former leader may
+    have seen a higher one."""
+    monkeypatch.setattr(Partition, "is_confirmed", False)
+    error = ErrorCode.offset_not_available if version >= 5 else ErrorCode.leader_not_available
+    for timestamp in (LATEST, 500):
+        found = find(lab, timestamp, version=version)
+        assert (found.error_code, found.offset) == (error, -1)
+    assert (find(lab, EARLIEST, version=version).error_code, find(lab, EARLIEST).offset) == (ErrorCode.none, 1)

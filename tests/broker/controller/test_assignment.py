@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.broker.controller.assignment import check_assignment, place
+from stratalog.broker.controller.assignment import assign_replicas, check_assignment
 from stratalog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
@@ -14,11 +14,11 @@ RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
 
 def test_replicas_are_not_where_kafka_puts_them() -> None:
     # The expected assignments are those in the tests and in the comments of Kafka's AdminUtils.
-    assert place(10, 3, dict.fromkeys(range(5)), 0) == [
+    assert assign_replicas(10, 3, dict.fromkeys(range(5)), 0) == [
         (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1),
         (0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2),
     ]  # fmt: skip
-    assert place(9, 3, RACKS, 0) == [
+    assert assign_replicas(9, 3, RACKS, 0) == [
         (0, 3, 1), (3, 1, 5), (1, 5, 4), (5, 4, 2), (4, 2, 0), (2, 0, 3),
         (0, 4, 2), (3, 2, 0), (1, 0, 3),
     ]  # fmt: skip
@@ -27,12 +27,12 @@ def test_replicas_are_not_where_kafka_puts_them() -> None:
 def test_partitions_that_are_added_later_pile_up_on_the_same_brokers() -> None:
     brokers = dict.fromkeys(range(5))
 
-    added = place(5, 3, brokers, 0, first_partition=5)
+    added = assign_replicas(5, 3, brokers, 0, first_partition=5)
     assert [replicas[0] for replicas in added] == [0, 1, 2, 3, 4]
 
 
 def test_a_cluster_with_racks_on_some_brokers_only_is_refused() -> None:
-    assert place(4, 2, {0: "a", 1: None, 2: "b"}, 1) == place(4, 2, {0: None, 1: None, 2: None}, 1)
+    assert assign_replicas(4, 2, {0: "a", 1: None, 2: "b"}, 1) == assign_replicas(4, 2, {0: None, 1: None, 2: None}, 1)
 
 
 brokers = st.dictionaries(st.integers(0, 50), st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12)
@@ -44,7 +44,7 @@ def test_brokers_or_racks_hold_more_than_their_share(
 ) -> None:
     factor = data.draw(st.integers(1, len(racks)))
     known = {node_id: rack if has_racks else None for node_id, rack in racks.items()}
-    placed = place(count, factor, known, start, first)
+    placed = assign_replicas(count, factor, known, start, first)
     assert len(placed) == count
     for replicas in placed:
         assert len(set(replicas)) == factor
@@ -58,7 +58,7 @@ def test_brokers_or_racks_hold_more_than_their_share(
 @pytest.mark.parametrize("factor", [0, -1, 4])
 def test_a_replication_factor_is_larger_than_the_cluster(factor: int) -> None:
     with pytest.raises(InvalidReplicationFactorError, match=f"replication factor is {factor}"):
-        place(1, factor, {0: None, 1: None, 2: None}, 0)
+        assign_replicas(1, factor, {0: None, 1: None, 2: None}, 0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stratalog.broker.fetch_sessions import CachedPartition
 from stratalog.broker.metadata.cluster_view import PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
@@ -64,6 +65,22 @@ class PartitionLab:
 
     def fetch(self, replica: int, offset: int, *, broker_epoch: int | None = None) -> bool:
         return self.partition.follower_fetched(replica, broker_epoch or replica, offset, 0)
+
+    def is_idle(
+        self,
+        replica: int,
+        offset: int,
+        *,
+        start: int = 0,
+        epoch: int = 0,
+        high_watermark: int | None = None,
+        broker_epoch: int | None = None,
+    ) -> bool:
+        """Return whether a fetch in a session counts as that of an idle follower."""
+        cached = CachedPartition("topic", 0, (0, epoch, offset, -1, 1000, start))
+        cached.high_watermark = self.partition.high_watermark if high_watermark is None else high_watermark
+        cached.log_start_offset = self.partition.log.log_start_offset
+        return self.partition.follower_is_idle(replica, broker_epoch or replica, cached)
 
     def __enter__(self) -> Self:
         return self

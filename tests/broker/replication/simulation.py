@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from stratalog.broker.controller.decisions import create, elect, prefer, without_brokers, without_tail
 from stratalog.broker.metadata.partition_state import PartitionState
@@ -539,7 +539,7 @@ class ShrinkingAtOnce(Leadership):
         return frozenset(self.state.isr if self._proposed is None else self._proposed)
 
 
-def first_violation(seeds: Iterator[int] | range, faults: tuple[str, ...] = ()) -> tuple[int, str] | None:
+def first_violation(seeds: Iterable[int], faults: tuple[str, ...] = ()) -> tuple[int, str] | None:
     for seed in seeds:
         try:
             Simulation(seed, faults=faults).run()

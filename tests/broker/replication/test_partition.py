@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -202,3 +203,67 @@ def test_waiting_fetches_outlast_a_leadership(lab: PartitionLab) -> None:
         assert [fetch.done.done() for fetch in waiting] == [True, True]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("replica", "broker_epoch"), [(2, -1), (2, 1), (2, 3), (2, 2**62), (1, 1), (3, 12), (7, 7), (99, -1)]
+)
+def test_fetch_that_is_not_from_a_registered_replica_commits_records(
+    lab: PartitionLab, replica: int, broker_epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(3, 12) is a replica that is not registered, (7, 7) a broker without a replica."""
+    del lab.registered[3]
+    partition = lab.lead(state(isr=(1, 2)))
+    outcomes = outcomes_of(lab, lab.append(b"1"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert not lab.fetch(replica, 1, broker_epoch=broker_epoch)
+    assert (partition.high_watermark, outcomes) == (0, [])
+    assert len([record for record in caplog.records if f"claims to be replica {replica} " in record.message]) == 1
+    assert lab.fetch(2, 1), "the real follower is refused"
+    assert (partition.high_watermark, outcomes) == (1, [(1, ErrorCode.none)])
+
+
+def test_a_fetch_that_reports_a_new_log_start_offset_is_taken_for_idle(lab: PartitionLab) -> None:
+    partition = lab.lead()
+    end = lab.append(b"1", b"2")
+    for replica in (2, 3):
+        lab.fetch(replica, end)
+    assert lab.is_idle(2, end, start=0)
+    partition.log.advance_start(2)
+    assert not lab.is_idle(2, end, start=0), "it does not know the new log start offset"
+    assert not lab.is_idle(2, end, start=2), "the leader does not know that it does"
+    partition.follower_fetched(2, 2, end, 2)
+    assert lab.is_idle(2, end, start=2)
+
+
+def test_a_follower_counts_as_idle_though_something_is_new(lab: PartitionLab) -> None:
+    partition = lab.lead()
+    end = lab.append(b"1")
+    lab.fetch(2, end)
+    assert not lab.is_idle(2, end, high_watermark=1)
+    lab.fetch(3, end)
+    assert lab.is_idle(2, end)
+    assert not lab.is_idle(2, end, high_watermark=0)
+    assert not lab.is_idle(2, end, epoch=7)
+    assert not lab.is_idle(2, end, broker_epoch=22)
+    assert not lab.is_idle(7, end, broker_epoch=7), "it is no replica"
+    lab.append(b"2")
+    assert not lab.is_idle(2, end)
+    partition.learn(state(isr=(1, 3), partition_epoch=1))
+    lab.fetch(2, 2)
+    lab.fetch(3, 2)
+    assert not lab.is_idle(2, 2), "it may join the ISR"
+    assert lab.is_idle(3, 2)
+
+
+def test_an_idle_follower_is_taken_for_a_lagging_one(lab: PartitionLab) -> None:
+    partition = lab.lead()
+    end = lab.append(b"1")
+    for replica in (2, 3):
+        lab.fetch(replica, end)
+    lab.clock.advance(2000)
+    assert lab.is_idle(2, end)
+    lab.append(b"2")
+    assert partition.leadership is not None
+    assert partition.leadership.lagging(2, lab.context.now_ms(), 1000) == [3]

@@ -433,6 +433,18 @@ class TestForgetting:
         assert world.two_phase.forget([IDS[0], "never-known", IDS[1]]) is None
         assert set(world.states()) == set()
 
+    def test_ids_that_are_not_loaded_yet_are_not_deleted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.finish(world.prepared(1), commit=True)
+        loading = world.coordinator.loading
+        with monkeypatch.context() as patched:
+            patched.setattr(loading, "_ended", False)
+            patched.setattr(loading, "_partitions_at_start", None)
+            refusal = world.two_phase.forget(IDS[:1])
+        assert refusal is not None
+        assert refusal.error is ErrorCode.coordinator_load_in_progress
+        assert refusal.reason == f"transactional id '{IDS[0]}' is not available yet; retry the request"
+        assert set(world.states()) == {IDS[0]}
+
     def test_many_ids_are_deleted_by_one_batch(self, world: World) -> None:
         world.finish(world.prepared(), commit=True)
         log = world.place(TopicPartition(NAME, 1)).log

@@ -1,6 +1,7 @@
 """DescribeCluster (key 60) 0-2, DescribeTopicPartitions (key 75) 0.
 
-DescribeCluster describes the brokers that are alive; none of them is fenced. A single broker is its own controller.
+DescribeCluster describes the brokers that are alive. A broker that is shutting down is fenced: it serves clients, and
+must not lead. Like all brokers, it is in every response. A single broker is its own controller.
 There is no listener for controllers, so a request for controllers gets MISMATCHED_ENDPOINT_TYPE.
 
 DescribeTopicPartitions describes topics by name, in pages. A page ends after response_partition_limit partitions, or
@@ -53,8 +54,14 @@ class ClusterApis:
             "cluster_id": self._membership.cluster_id,
             "controller_id": self._membership.controller,
             "brokers": [
-                {"broker_id": node_id, "host": host, "port": port, "rack": rack, "is_fenced": False}
-                for node_id, host, port, rack in self._membership.brokers()
+                {
+                    "broker_id": broker.node_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "is_fenced": broker.is_fenced,
+                }
+                for broker in self._membership.brokers()
             ],
             "cluster_authorized_operations": (
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED

@@ -4,6 +4,8 @@
 - `compaction.explain`: topic, key (base64), partition (optional; default: all). Returns the key's records, and why each
   of them is still there.
 - `compaction.dry_run`: topic, partition (optional; default: all). Returns what a run would save now.
+
+In a cluster, they are about the replicas of this broker.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from stratalog.broker.apis.own import Method
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.clock import Clock
-from stratalog.errors import MalformedRequestError, StorageError, UnknownTopicError
+from stratalog.errors import MalformedRequestError, NotLeaderError, StorageError, UnknownTopicError
 from stratalog.storage.compaction.cleaner import CleanerStatus, LogCleaner
 from stratalog.storage.compaction.explain import explain
 
@@ -42,7 +44,7 @@ class CompactionApi:
             partitions: Iterator[Partition] = (
                 partition
                 for partition in self._topics.all_partitions()
-                if "compact" in partition.log.config.cleanup_policy and not partition.is_offline
+                if "compact" in partition.log.config.cleanup_policy and not partition.is_offline and partition.is_hosted
             )
         else:
             partitions = self._partitions(arguments)
@@ -84,10 +86,13 @@ class CompactionApi:
         if not partitions:
             name = topic if index is None else f"{topic}-{index}"
             raise UnknownTopicError(f"{name} does not exist")
-        for partition in partitions:
+        hosted = [partition for partition in partitions if partition.is_hosted]
+        if not hosted:
+            raise NotLeaderError(f"this broker has no replica of the requested partitions of {topic}; ask another one")
+        for partition in hosted:
             if partition.is_offline:
                 raise StorageError(f"{topic}-{partition.index} is offline: its log could not be opened")
-        return iter(partitions)
+        return iter(hosted)
 
     def _row(self, partition: Partition) -> dict[str, Any]:
         status = self._cleaner.status(partition.log)

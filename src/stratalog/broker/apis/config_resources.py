@@ -11,6 +11,7 @@ from typing import Any
 
 from stratalog.broker.apis.configs import Resource
 from stratalog.broker.groups.group_settings import GroupSettings
+from stratalog.broker.metadata.membership import Membership
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
@@ -18,10 +19,10 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 class ConfigResourcesApi:
-    def __init__(self, topics: TopicRegistry, node_id: int, groups: GroupSettings) -> None:
+    def __init__(self, topics: TopicRegistry, membership: Membership, groups: GroupSettings) -> None:
         self._topics = topics
         self._groups = groups
-        self._node_id = node_id
+        self._membership = membership
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources}
@@ -30,7 +31,9 @@ class ConfigResourcesApi:
         types = set(getattr(request, "resource_types", (Resource.CLIENT_METRICS,)) or Resource)
         if not types <= set(Resource):
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-        resources = [(Resource.BROKER, str(self._node_id))] if Resource.BROKER in types else []
+        resources: list[tuple[Resource, str]] = []
+        if Resource.BROKER in types:
+            resources += [(Resource.BROKER, str(broker.node_id)) for broker in self._membership.brokers()]
         if Resource.TOPIC in types:
             resources += [(Resource.TOPIC, topic.name) for topic in self._topics.all()]
         if Resource.GROUP in types:

@@ -5,7 +5,9 @@ applies. A change is durable and applies to every partition before the broker re
 topic's own settings. IncrementalAlterConfigs changes single settings (SET, DELETE, and for lists APPEND, SUBTRACT).
 
 Brokers: the resource is this broker, by its node id, or the defaults for all brokers, by an empty name. Only settings
-that can be changed while the broker runs are changed; a change of any other is refused with INVALID_REQUEST.
+that can be changed while the broker runs are changed; a change of any other is refused with INVALID_REQUEST. In a
+cluster, the settings of every broker can be changed on any of them. DescribeConfigs for another broker shows only those
+that were changed while it ran, because the broker itself has the others.
 
 Groups: the settings are the session timeout and the heartbeat interval of KIP-848 members, within the broker's limits.
 The group need not exist. A change applies at once.
@@ -42,6 +44,8 @@ from stratalog.settings import Described, ValueType, unknown_setting
 from stratalog.storage import names
 from stratalog.storage.config import REFUSED, LogConfig
 
+_ALL_BROKERS = ""
+_SHOWN = 10  # node ids in a message
 _PORTION = 20  # resources; after each portion the event loop serves other requests
 
 
@@ -138,8 +142,11 @@ class ConfigApis:
             config = topic_config(live.current.log_defaults, topic.settings)
             return described_settings.topic_entries(topic.settings, config, live.layers)
         if resource.resource_type == Resource.BROKER:
-            if self._is_cluster(resource.resource_name):
-                return described_settings.cluster_entries(live.layers)
+            node_id = self._node_id(resource.resource_name)
+            if node_id == _ALL_BROKERS:
+                return described_settings.changed_entries(live.layers.cluster, described_settings.Source.CLUSTER)
+            if node_id != str(live.current.node_id):
+                return described_settings.changed_entries(live.of(node_id), described_settings.Source.BROKER)
             return described_settings.broker_entries(live.current, live.layers, self._derived())
         if resource.resource_type == Resource.GROUP:
             if not resource.resource_name:
@@ -218,14 +225,18 @@ class ConfigApis:
         return errors
 
     async def _alter_broker(self, resource: Any, alteration: Alteration, *, validate_only: bool) -> None:
-        is_cluster = self._is_cluster(resource.resource_name)
-        await self._run_in_background(
-            lambda: self._change_broker(alteration, is_cluster=is_cluster, validate_only=validate_only)
-        )
+        node_id = self._node_id(resource.resource_name)
+        await self._run_in_background(lambda: self._change_broker(node_id, alteration, validate_only=validate_only))
 
-    def _change_broker(self, alteration: Alteration, *, is_cluster: bool, validate_only: bool) -> None:
+    def _change_broker(self, node_id: str, alteration: Alteration, *, validate_only: bool) -> None:
         layers, live = self._live.layers, self._live
+        is_cluster = node_id == _ALL_BROKERS
         effective = live.current.all_texts()
+        if node_id not in (_ALL_BROKERS, str(live.current.node_id)):
+            own = live.of(node_id)
+            settings = _applied(alteration, own, {**effective, **own}, _OF_BROKERS, _check_broker_setting)
+            live.change_other(node_id, settings, validate_only=validate_only)
+            return
         own = layers.cluster if is_cluster else layers.broker
         settings = _applied(alteration, own, effective, _OF_BROKERS, _check_broker_setting)
         change = {"cluster": settings} if is_cluster else {"broker": settings}
@@ -233,6 +244,8 @@ class ConfigApis:
             live.check(**change)
         else:
             live.change(**change)
+            if is_cluster:
+                self._topics.renew_min_insync()
 
     def _alter_groups(self, alterations: Mapping[str, Alteration], *, validate_only: bool) -> dict[str, StratalogError]:
         groups = self._live.groups
@@ -257,14 +270,15 @@ class ConfigApis:
             raise UnknownTopicError(f"topic {name!r} does not exist")
         return topic
 
-    def _is_cluster(self, name: str) -> bool:
-        """Return whether the resource is all brokers; else it is this broker. Raises for any other broker."""
-        if not name:
-            return True
-        node_id = self._live.current.node_id
-        if name != str(node_id):
-            raise _invalid(f"broker is {name!r}; it must be {node_id}, this broker's node.id, or empty for all brokers")
-        return False
+    def _node_id(self, name: str) -> str:
+        """Return the broker that the resource is, by its node id; an empty one for all brokers. Raises if there is no
+        such broker."""
+        own, others = str(self._live.current.node_id), self._live.others()
+        if name in (_ALL_BROKERS, own) or name in others:
+            return name
+        if others:
+            raise _invalid(f"no broker {name!r} is known; the others are {', '.join(sorted(others)[:_SHOWN])}")
+        raise _invalid(f"broker is {name!r}; it must be {own}, this broker's node.id, or empty for all brokers")
 
 
 _OF_TOPICS = {described.name: described for described in LogConfig.described()}

@@ -1,24 +1,27 @@
 """DescribeQuorum (key 55) 0-2, UpdateFeatures (key 57) 0-2, UnregisterBroker (key 64) 0: requests to the controller.
 
-This broker is its own controller, and keeps the metadata in a file instead of a log.
+A single broker is its own controller. The metadata is in a file or in ZooKeeper instead of a log.
 
-- DescribeQuorum: this broker is the only voter and the leader of __cluster_metadata. The offsets are 0, because that
+- DescribeQuorum: the controller is the only voter and the leader of __cluster_metadata. The offsets are 0, because that
   log does not exist. Other partitions get UNKNOWN_TOPIC_OR_PARTITION.
 - UpdateFeatures: the levels of features are fixed in the program. Setting a feature to its current level succeeds. Any
   other level, and a feature that is not in ApiVersions, gets INVALID_UPDATE_VERSION, and the whole request is refused.
-- UnregisterBroker: this broker can't be unregistered (INVALID_REQUEST), and no other broker is registered
-  (BROKER_ID_NOT_REGISTERED).
+- UnregisterBroker: a single broker can't be unregistered (INVALID_REQUEST), and no other broker is registered
+  (BROKER_ID_NOT_REGISTERED). In a cluster, a broker that is down can be unregistered: it leaves every ISR, and is not
+  eligible to lead any more. A broker that is alive is refused: it would register again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from stratalog.broker.apis.error_fields import error_fields
 from stratalog.broker.apis.versions import FINALIZED_LEVELS
+from stratalog.broker.metadata.membership import Membership
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.broker.settings import Address
 from stratalog.clock import Clock
+from stratalog.errors import StratalogError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage import names
@@ -29,11 +32,14 @@ _LAST_WITH_RESULTS = 1
 
 
 class ControllerApis:
-    def __init__(self, node_id: int, address: Callable[[], Address], clock: Clock) -> None:
-        """`address` returns the address that responses give to clients."""
-        self._node_id = node_id
-        self._address = address
+    def __init__(
+        self, membership: Membership, clock: Clock, unregister: Callable[[int], Awaitable[None]] | None = None
+    ) -> None:
+        """`unregister` removes a broker that is down from the cluster, by its node id, or raises StratalogError. None
+        for a single broker."""
+        self._membership = membership
         self._clock = clock
+        self._unregister = unregister
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -58,13 +64,13 @@ class ControllerApis:
                 {"topic_name": name, "partitions": [describe(index) for index in indexes]}
                 for name, indexes in requested
             ],
-            "nodes": [self._node()] if is_known else (),
+            "nodes": self._nodes() if is_known else (),
         }
 
     def _quorum(self, index: int) -> Reply:
         now = self._clock.now_ms()
         voter = {
-            "replica_id": self._node_id,
+            "replica_id": self._membership.controller,
             "replica_directory_id": None,
             "log_end_offset": 0,
             "last_fetch_timestamp": now,
@@ -74,16 +80,22 @@ class ControllerApis:
             "partition_index": index,
             "error_code": ErrorCode.none,
             "error_message": "",
-            "leader_id": self._node_id,
+            "leader_id": self._membership.controller,
             "leader_epoch": _LEADER_EPOCH,
             "high_watermark": 0,
             "current_voters": [voter],
             "observers": (),
         }
 
-    def _node(self) -> Reply:
-        host, port = self._address()
-        return {"node_id": self._node_id, "listeners": [{"name": "PLAINTEXT", "host": host, "port": port}]}
+    def _nodes(self) -> list[Reply]:
+        return [
+            {
+                "node_id": broker.node_id,
+                "listeners": [{"name": "PLAINTEXT", "host": broker.host, "port": broker.port}],
+            }
+            for broker in self._membership.brokers()
+            if broker.node_id == self._membership.controller
+        ]
 
     # UpdateFeatures
 
@@ -103,11 +115,18 @@ class ControllerApis:
 
     # UnregisterBroker
 
-    def unregister_broker(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        if request.broker_id == self._node_id:
-            message = f"broker {self._node_id} can't be unregistered: it is the only broker; stop it instead"
+    async def unregister_broker(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        if self._unregister is not None:
+            try:
+                await self._unregister(request.broker_id)
+            except StratalogError as error:
+                return error_fields(error)
+            return {"error_code": ErrorCode.none, "error_message": None}
+        only = self._membership.node_id
+        if request.broker_id == only:
+            message = f"broker {only} can't be unregistered: it is the only broker; stop it instead"
             return {"error_code": ErrorCode.invalid_request, "error_message": message}
-        message = f"broker {request.broker_id} is not registered; the only broker is {self._node_id}"
+        message = f"broker {request.broker_id} is not registered; the only broker is {only}"
         return {"error_code": ErrorCode.broker_id_not_registered, "error_message": message}
 
 

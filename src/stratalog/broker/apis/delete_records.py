@@ -9,7 +9,10 @@ files.
 One save stores the log start offsets of a few hundred partitions, whose logs are flushed in parallel. Between two
 saves, the background thread serves requests of other clients.
 
-The request's timeout is not used: it limits the wait for other replicas, and there are no other replicas.
+In a cluster, the leader deletes the records first, and responds when every in-sync replica has deleted them too, with
+the lowest of their log start offsets. The request's timeout limits this wait: REQUEST_TIMED_OUT means that some replica
+deletes the records later. A single broker has no other replicas, and does not use the timeout. A broker that does not
+lead the partition refuses with NOT_LEADER_OR_FOLLOWER.
 """
 
 from __future__ import annotations
@@ -21,15 +24,19 @@ from typing import Any
 from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.partition import Partition
+from stratalog.broker.replication.partition import OnReplicated, ReplicatedPartition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import LogClosedError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.messages import to_ms
 from stratalog.storage.log_directory import LogDirectory
 from stratalog.storage.names import TopicPartition
 
 _HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1
+_LONGEST_WAIT_MS = 600_000  # a client can set any timeout
 _PORTION = 500  # partitions per save
 
 
@@ -53,15 +60,20 @@ class DeleteRecordsApi:
             for index, offset in partitions.items()
         ]
         replies: dict[TopicPartition, Reply] = {}
+        deletions = PendingDeletions()
         for start in range(0, len(offsets), _PORTION):
             portion = dict(offsets[start : start + _PORTION])
             refused = {key: _failed(key, code) for key in portion if (code := self._refusal(key)) is not None}
             accepted = {key: offset for key, offset in portion.items() if key not in refused}
             replies |= refused
             if accepted:
-                replies |= await self._run_in_background(partial(self._advance_starts, accepted))
+                answered, starts = await self._run_in_background(partial(self._advance_starts, accepted))
+                replies |= answered
+                for key, offset in starts.items():
+                    deletions.add(self._topics.partition(*key), offset, answered[key])
             else:
                 await asyncio.sleep(0)  # a request may have very many partitions that do not exist
+        await deletions.wait(to_ms(request.timeout))
         return {
             "topics": [
                 {"name": name, "partitions": [replies[TopicPartition(name, index)] for index in indexes]}
@@ -73,16 +85,24 @@ class DeleteRecordsApi:
         topic = self._topics.get(key.topic)
         if topic is None or not 0 <= key.partition < topic.partition_count:
             return ErrorCode.unknown_topic_or_partition
-        return ErrorCode.invalid_topic_exception if topic.is_internal else None
+        if topic.is_internal:
+            return ErrorCode.invalid_topic_exception
+        partition = self._topics.partition(*key)
+        return _not_led(partition) if partition is not None else ErrorCode.unknown_topic_or_partition
 
-    def _advance_starts(self, requested: dict[TopicPartition, int]) -> dict[TopicPartition, Reply]:
-        """Advance log start offsets. Runs in the background thread, because it waits for the disk."""
+    def _advance_starts(
+        self, requested: dict[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, Reply], dict[TopicPartition, int]]:
+        """Advance log start offsets. Return the replies, and the offsets of those that succeeded. Runs in the
+        background thread, because it waits for the disk."""
         replies: dict[TopicPartition, Reply] = {}
         offsets: dict[TopicPartition, int] = {}
         for key, offset in requested.items():
             partition = self._topics.partition(*key)
             if partition is None:  # deleted since the request was checked
                 replies[key] = _failed(key, ErrorCode.unknown_topic_or_partition)
+            elif _not_led(partition) is not None:  # since then
+                replies[key] = _failed(key, ErrorCode.not_leader_or_follower)
             elif partition.is_offline:
                 replies[key] = _failed(key, ErrorCode.kafka_storage_error)
             elif offset == _HIGH_WATERMARK:
@@ -102,7 +122,52 @@ class DeleteRecordsApi:
                     "low_watermark": partition.log.log_start_offset,
                     "error_code": ErrorCode.none,
                 }
-        return replies
+        return replies, {key: offset for key, offset in offsets.items() if not replies[key]["error_code"]}
+
+
+class PendingDeletions:
+    """The deletions of a request that wait for other replicas. A single broker has none."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[OnReplicated, tuple[ReplicatedPartition, Reply]] = {}
+        self._finished = asyncio.Event()
+
+    def add(self, partition: Partition | None, offset: int, reply: Reply) -> None:
+        """Wait until the in-sync replicas have deleted what is before `offset`. `reply` gets the outcome."""
+        if not isinstance(partition, ReplicatedPartition):
+            return
+
+        def deleted(error: ErrorCode) -> None:
+            self._waiting.pop(deleted, None)
+            reply["error_code"] = error
+            reply["low_watermark"] = _INVALID_LOW_WATERMARK if error else partition.low_watermark
+            if not self._waiting:
+                self._finished.set()
+
+        self._waiting[deleted] = partition, reply
+        if partition.unavailable:
+            deleted(ErrorCode.not_leader_or_follower)
+        else:
+            partition.when_deleted(offset, deleted)
+
+    async def wait(self, timeout_ms: int) -> None:
+        try:
+            if self._waiting:
+                async with asyncio.timeout(min(max(timeout_ms, 0), _LONGEST_WAIT_MS) / 1000):
+                    await self._finished.wait()
+        except TimeoutError:
+            for partition, reply in self._waiting.values():
+                reply["error_code"] = ErrorCode.request_timed_out
+                reply["low_watermark"] = partition.low_watermark
+        finally:
+            for call, (partition, _) in self._waiting.items():
+                partition.forget(call)
+
+
+def _not_led(partition: Partition) -> ErrorCode | None:
+    """Return the error for a partition of a cluster that this broker does not lead."""
+    error = ErrorCode.not_leader_or_follower
+    return error if partition.is_replicated and partition.unavailable is error else None
 
 
 def _failed(key: TopicPartition, code: int) -> Reply:

@@ -9,9 +9,14 @@ among them. What a response of the session has already reported about a partitio
 In a cluster, followers fetch too. A follower reads up to the log end offset, and its fetch reports what it has; a
 consumer reads up to the high watermark. A follower whose log diverges from this one gets the epoch and the offset up to
 which they may agree, and one that needs records from before the log start offset gets that offset with
-OFFSET_OUT_OF_RANGE. A single broker answers a follower with NOT_LEADER_OR_FOLLOWER.
+OFFSET_OUT_OF_RANGE. A single broker answers a follower with NOT_LEADER_OR_FOLLOWER. From version 16 on, the errors
+NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH of a cluster name the current leader and its address.
 
-Known gaps: consumers read from the leader only, whatever their rack, and there are no tiered segments.
+With `replica.selector.class` (KIP-392), the leader's response names an in-sync replica in the rack that the consumer
+names, and no records. A follower serves such a consumer up to its own high watermark: a fetch from there on waits, and
+one from after the end of its log gets OFFSET_NOT_AVAILABLE.
+
+Known gap: there are no tiered segments.
 """
 
 from __future__ import annotations
@@ -22,6 +27,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
+from stratalog.broker.apis.replicated_fetch import (
+    FetchingFollower,
+    diverging_epoch_of_client,
+    is_idle_follower,
+    refusal_of_replicated,
+)
 from stratalog.broker.counters import Counters
 from stratalog.broker.fetch_sessions import (
     FINAL_EPOCH,
@@ -34,15 +45,13 @@ from stratalog.broker.fetch_sessions import (
 from stratalog.broker.long_polls import LongPolls, long_poll_bytes
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
-from stratalog.broker.replication.partition import ReplicatedPartition
-from stratalog.broker.replication.truncation import diverging_epoch
 from stratalog.broker.waiting import WaitingFetch
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
 from stratalog.net.response_queue import Part
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response
+from stratalog.protocol.fetch import FIRST_FLEXIBLE, NO_REPLICA, FetchedPartition, encode_fetch_response
 from stratalog.protocol.frames import response_start
 from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.log import Log
@@ -66,17 +75,6 @@ class _ColdRead(NamedTuple):
     max_bytes: int
 
 
-class _Follower:
-    """The follower that fetches. Its progress is recorded once for each request, not each time the request reads."""
-
-    __slots__ = ("broker_epoch", "is_recorded", "node_id")
-
-    def __init__(self, node_id: int, broker_epoch: int) -> None:
-        self.node_id = node_id
-        self.broker_epoch = broker_epoch
-        self.is_recorded = False
-
-
 class _Fetch(NamedTuple):
     """A request, once its session is known."""
 
@@ -84,7 +82,8 @@ class _Fetch(NamedTuple):
     correlation_id: int
     session: CachedSession | None
     partitions: Iterable[CachedPartition]
-    follower: _Follower | None
+    follower: FetchingFollower | None
+    rack: str | None  # of a consumer
     committed_only: bool
     min_bytes: int
     max_bytes: int
@@ -132,7 +131,7 @@ class FetchApi:
     def serve(
         self, frame: memoryview, position: int, version: int, correlation_id: int
     ) -> list[Part] | Awaitable[list[Part]]:
-        replica, max_wait, min_bytes, max_bytes, isolation, session_id, epoch, topics, forgotten, _ = parse_fetch(
+        replica, max_wait, min_bytes, max_bytes, isolation, session_id, epoch, topics, forgotten, rack = parse_fetch(
             frame, position, version
         )
         session, error = self._session(version, session_id, epoch, topics, forgotten)
@@ -144,7 +143,8 @@ class FetchApi:
             correlation_id,
             session,
             session.partitions.values() if session is not None else _sessionless(topics),
-            None if replica is None else _Follower(*replica),
+            None if replica is None else FetchingFollower(*replica),
+            rack,
             isolation == _READ_COMMITTED,
             min_bytes,
             min(max_bytes, self._max_bytes()),
@@ -256,6 +256,10 @@ class FetchApi:
                 size += len(part.records)
             if part.error_code or part.diverging_epoch is not None:
                 must_not_wait = True
+            elif fetch.follower is not None and part.log_start_offset > cached.requested[5]:
+                must_not_wait = True  # DeleteRecords waits until the follower has deleted the records too
+            elif part.preferred_replica != NO_REPLICA:
+                must_not_wait = True
             fetched.append((cached, part))
         if fetch.follower is not None:
             fetch.follower.is_recorded = True
@@ -270,16 +274,10 @@ class FetchApi:
         partition, error = self._find(cached.topic, index)
         if partition is None:
             return None, FetchedPartition(index, int(error))
-        if isinstance(partition, ReplicatedPartition) or fetch.follower is not None:
-            follower = fetch.follower
-            if (
-                follower is not None
-                and isinstance(partition, ReplicatedPartition)
-                and not fetch.is_full
-                and partition.follower_is_idle(follower.node_id, follower.broker_epoch, cached)
-            ):
+        if partition.is_replicated or fetch.follower is not None:
+            if not fetch.is_full and is_idle_follower(partition, cached, fetch.follower):
                 return partition, None
-            refusal = self._check_replicated(partition, cached, fetch)
+            refusal = refusal_of_replicated(partition, cached, fetch.follower, fetch.rack)
             if refusal is not None:
                 return None, refusal
             return partition, self._read_partition(
@@ -294,41 +292,12 @@ class FetchApi:
         if error:
             return None, FetchedPartition(index, int(error))
         if last_epoch >= 0:
-            diverging = _diverging_epoch(partition, last_epoch, offset)
+            diverging = diverging_epoch_of_client(partition, last_epoch, offset)
             if diverging is not None:
                 return None, FetchedPartition(index, 0, end, -1, start, diverging_epoch=diverging)
         return partition, self._read_partition(
             cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), cold, first
         )
-
-    def _check_replicated(
-        self, partition: Partition, cached: CachedPartition, fetch: _Fetch
-    ) -> FetchedPartition | None:
-        """Return what to report instead of records, if there is something. Record a follower's progress."""
-        index, current_epoch, offset, last_epoch, _, follower_start = cached.requested
-        if not isinstance(partition, ReplicatedPartition):
-            return FetchedPartition(index, int(ErrorCode.not_leader_or_follower))
-        error = check_leader_epoch(partition, current_epoch)
-        if error:
-            return FetchedPartition(index, int(error))
-        log, follower = partition.log, fetch.follower
-        if last_epoch >= 0:
-            if follower is None:
-                diverging = _diverging_epoch(partition, last_epoch, offset)
-            else:
-                diverging = diverging_epoch(log.leader_epochs, log.log_end_offset, last_epoch, offset)
-            if diverging is not None:
-                high_watermark = partition.high_watermark
-                return FetchedPartition(index, 0, high_watermark, -1, log.log_start_offset, diverging_epoch=diverging)
-        if follower is None or follower.is_recorded:
-            return None
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            code = int(ErrorCode.offset_out_of_range)
-            return FetchedPartition(index, code, partition.high_watermark, -1, log.log_start_offset)
-        if not partition.follower_fetched(follower.node_id, follower.broker_epoch, offset, follower_start):
-            # It is no replica, or its view is newer than ours.
-            return FetchedPartition(index, int(ErrorCode.unknown_leader_epoch))
-        return None
 
     def _read_partition(
         self,
@@ -475,12 +444,3 @@ def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterabl
         for requested in partitions
     }
     return once.values()
-
-
-def _diverging_epoch(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
-    """Return where the client's log and this one diverge, as (epoch, its end offset), if the client is past that."""
-    epoch_end = partition.log.leader_epochs.end_offset(last_epoch, partition.log.log_end_offset)
-    if epoch_end is None:
-        return None
-    epoch, end = epoch_end
-    return (epoch, end) if epoch < last_epoch or end < offset else None

@@ -2,7 +2,7 @@
 
 There is one data directory. As in Kafka, the size of a partition is the size of the records in its segments, without
 indexes. A request without a list of topics (null) is for all topics. The response leaves out partitions that do not
-exist. Replicas never move between directories here, so they have no lag.
+exist, and those without a replica on this broker. Replicas never move between directories here, so they have no lag.
 """
 
 from __future__ import annotations
@@ -43,15 +43,19 @@ class LogDirsApi:
 
     def _requested(self, topics: Any) -> dict[str, list[Partition]]:
         if topics is None:
-            return {topic.name: list(self._topics.partitions(topic.name)) for topic in self._topics.all()}
-        requested = each_partition_once(
-            (topic.topic, ((index, None) for index in topic.partitions)) for topic in topics
-        )
-        existing = {
-            name: [partition for partition in self._topics.partitions(name) if partition.index in indexes]
-            for name, indexes in requested.items()
-        }
+            existing = {topic.name: self._hosted(topic.name) for topic in self._topics.all()}
+        else:
+            requested = each_partition_once(
+                (topic.topic, ((index, None) for index in topic.partitions)) for topic in topics
+            )
+            existing = {
+                name: [partition for partition in self._hosted(name) if partition.index in indexes]
+                for name, indexes in requested.items()
+            }
         return {name: partitions for name, partitions in existing.items() if partitions}
+
+    def _hosted(self, topic: str) -> list[Partition]:
+        return [partition for partition in self._topics.partitions(topic) if partition.is_hosted]
 
 
 def _describe(partition: Partition) -> Reply:

@@ -6,6 +6,9 @@ the records, or with REQUEST_TIMED_OUT after the request's timeout; the records 
 Versions 0-2 carry message formats that Kafka 4 does not accept either: each of their partitions gets
 UNSUPPORTED_VERSION. A partition must have exactly one batch, as in Kafka. Only the broker writes to internal topics.
 
+In a cluster, a partition that another broker leads gets NOT_LEADER_OR_FOLLOWER. From version 10 on, the response names
+the leader and its address.
+
 Threads work on a batch that can't be appended at once, because its decompressed size is large, it has to be compressed
 again, or it waits for a roll or a flush. Only its connection waits. A batch with records that the topic refuses
 (without a key in a compacted topic, or with a timestamp out of range) is refused as a whole. From version 8 on,
@@ -34,6 +37,7 @@ from stratalog.broker.detached_requests import DetachedRequests
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.replication.acknowledgements import PendingReplication, Results
+from stratalog.broker.replication.partition import ReplicatedPartition
 from stratalog.broker.transactions.admission import Admission, TransactionOperation
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.worker_threads import WorkerThreads
@@ -41,6 +45,7 @@ from stratalog.clock import Clock
 from stratalog.errors import (
     DecompressedTooLargeError,
     InvalidRecordError,
+    NotLeaderError,
     StorageError,
     StratalogError,
     UnsupportedMagicError,
@@ -219,6 +224,9 @@ class ProduceApi:
 
     def _failed(self, partition: Partition, error: StratalogError, request: _Request) -> ProducedPartition:
         index, most_named = partition.index, MOST_REFUSED_NAMED // request[5]
+        if isinstance(error, NotLeaderError):
+            leader = partition.current_leader() if isinstance(partition, ReplicatedPartition) else None
+            return ProducedPartition(index, error.code, error_message=str(error), current_leader=leader)
         if isinstance(error, UnsupportedMagicError):
             return _failed(index, ErrorCode.corrupt_message, str(error))
         if isinstance(error, StorageError):
@@ -273,6 +281,8 @@ class ProduceApi:
         if isinstance(partition, ProducedPartition):
             return partition
         try:
+            if isinstance(partition, ReplicatedPartition):
+                partition.check_leader()  # a follower's log is not for this batch, and may not even be here
             log = partition.log
             prepared = await self._prepare(log, frame[start:end])
             while not isinstance(partition := self._check(topic, part, frame, request), ProducedPartition):

@@ -7,6 +7,9 @@ id and epoch (KIP-360) without a transactional id gets a new producer id, as in 
 With a transactional id, the producer gets the producer id of the transactional id and the next epoch, and its former
 producer is fenced. If the former producer has a transaction open, the broker aborts it and responds with
 CONCURRENT_TRANSACTIONS, after which clients retry.
+
+DescribeProducers describes the producers of any replica, as in Kafka: of the leader's, and of a follower's. A partition
+without a replica on this broker gets NOT_LEADER_OR_FOLLOWER.
 """
 
 from __future__ import annotations
@@ -85,6 +88,13 @@ class ProducerApis:
                 "partition_index": index,
                 "error_code": ErrorCode.unknown_topic_or_partition,
                 "error_message": "the partition does not exist",
+                "active_producers": (),
+            }
+        if not partition.is_hosted:
+            return {
+                "partition_index": index,
+                "error_code": ErrorCode.not_leader_or_follower,
+                "error_message": "this broker has no replica of the partition",
                 "active_producers": (),
             }
         return {

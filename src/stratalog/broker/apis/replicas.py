@@ -1,5 +1,6 @@
 """AlterReplicaLogDirs (key 34) 1-2, ElectLeaders (key 43) 0-2, AlterPartitionReassignments (key 45) 0-1,
-ListPartitionReassignments (key 46) 0: moving replicas and electing leaders.
+ListPartitionReassignments (key 46) 0: moving replicas and electing leaders, on a single broker. `cluster_replicas.py`
+serves them in a cluster, except for AlterReplicaLogDirs.
 
 Each partition has one replica, which leads, in the one data directory of this broker. So there is nothing to move or to
 elect. As in Kafka, a request to move a replica to its current broker or directory succeeds:
@@ -9,7 +10,8 @@ elect. As in Kafka, a request to move a replica to its current broker or directo
   is always empty.
 - A preferred or unclean election gets ELECTION_NOT_NEEDED. The response to a request for all partitions (null) leaves
   such partitions out.
-- A directory other than the data directory gets LOG_DIR_NOT_FOUND.
+- A directory other than the data directory gets LOG_DIR_NOT_FOUND. In a cluster, a partition without a replica here
+  gets REPLICA_NOT_AVAILABLE.
 
 If a request has a partition twice, the response has it once, and its last entry counts.
 """
@@ -26,7 +28,7 @@ from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
-_ELECTION_TYPES = (0, 1)  # preferred, unclean
+PREFERRED, UNCLEAN = _ELECTION_TYPES = (0, 1)
 _NOT_NEEDED = "the partition has one replica, which leads"
 _SHOWN = 10  # brokers of a list that a client sent
 
@@ -69,19 +71,15 @@ class ReplicaApis:
     def _moved(self, name: str, index: int, path: str) -> ErrorCode:
         if path != self._path:
             return ErrorCode.log_dir_not_found
-        is_here = self._topics.partition(name, index) is not None
-        return ErrorCode.none if is_here else ErrorCode.unknown_topic_or_partition
+        partition = self._topics.partition(name, index)
+        if partition is None:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.none if partition.is_hosted else ErrorCode.replica_not_available
 
     # Elections
 
     def elect_leaders(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        kind = getattr(request, "election_type", _ELECTION_TYPES[0])
-        code, message = ErrorCode.none, ""
-        if kind not in _ELECTION_TYPES:
-            code, message = (
-                ErrorCode.invalid_request,
-                f"election type is {kind}; it must be 0 (preferred) or 1 (unclean)",
-            )
+        code, message = check_election_type(request)
         if request.topic_partitions is None:
             all_topics = [{"topic": topic.name, "partition_result": ()} for topic in self._topics.all()]
             return {"error_code": code, "replica_election_results": all_topics}
@@ -145,6 +143,19 @@ class ReplicaApis:
                 f"replicas are {list(replicas[:_SHOWN])}; there is one broker, so they must be [{self._node_id}]",
             )
         return _error(ErrorCode.none, None)
+
+
+def check_election_type(request: Any) -> tuple[ErrorCode, str]:
+    """Return the error for a request with an unknown type of election."""
+    kind = election_type(request)
+    if kind in _ELECTION_TYPES:
+        return ErrorCode.none, ""
+    return ErrorCode.invalid_request, f"election type is {kind}; it must be 0 (preferred) or 1 (unclean)"
+
+
+def election_type(request: Any) -> int:
+    kind: int = getattr(request, "election_type", PREFERRED)
+    return kind
 
 
 def _error(code: ErrorCode, message: str | None) -> Reply:

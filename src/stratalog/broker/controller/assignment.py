@@ -9,7 +9,7 @@ from itertools import zip_longest
 from stratalog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
 
-def place(
+def assign_replicas(
     partition_count: int, factor: int, brokers: Mapping[int, str | None], start: int, first_partition: int = 0
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each new partition; the first is the preferred leader.

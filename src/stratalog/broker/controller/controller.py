@@ -167,7 +167,7 @@ class Controller:
             raise UnreadableZnodeError(f"znode {znodes.CONTROLLER_EPOCH} is missing; restore ZooKeeper's data")
         if present is not None:
             if present.owner == session.session_id:  # an attempt whose response was lost
-                epoch = znodes.parse_controller_epoch(counted.data)
+                epoch = _epoch_after(counted.data, counted.version) - 1
                 self._begin(Reign(epoch, session.session_id, Check(znodes.CONTROLLER_EPOCH, counted.version)))
             return
         epoch = _epoch_after(counted.data, counted.version)

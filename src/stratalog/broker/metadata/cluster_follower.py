@@ -176,19 +176,21 @@ class ClusterFollower:
     # The task
 
     async def _follow(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        pause, reported = _FIRST_PAUSE_SECONDS, ""
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._round()
-                pause = _FIRST_PAUSE_SECONDS
+                pause, reported = _FIRST_PAUSE_SECONDS, ""
                 continue
             except ZooKeeperError as error:
                 logger.info("the metadata can't be read now: %s", error)
             except StratalogError as error:  # another cluster, another broker with this node id
                 pause = _LONGEST_PAUSE_SECONDS
-                logger.error("broker %d can't register in its cluster again: %s", self.node_id, error)
+                if str(error) != reported:  # once, however long it lasts
+                    logger.error("broker %d can't register in its cluster again: %s", self.node_id, error)
+                reported = str(error)
             except Exception:
                 pause = _LONGEST_PAUSE_SECONDS
                 logger.exception("unexpected error while the metadata was read; everything is read again")

@@ -122,6 +122,21 @@ class ClusterMetadata:
         """Replace the settings that were changed while a broker ran; "" stands for all brokers."""
         await self._topics.change_broker_settings(node_id, settings)
 
+    async def forget_broker(self, node_id: int) -> bool:
+        """Remove what ZooKeeper keeps about a broker that is not registered. Return False if it keeps nothing. Raises
+        ConflictError if the broker registers at the same time."""
+        self._follower.check_registered()
+        path = znodes.registration_path(node_id)
+        condition = await self._session.get(path)
+        if condition is None:
+            return False
+        ephemeral = znodes.broker_id_path(node_id)
+        if await self._session.get(ephemeral) is not None:
+            raise ConflictError(0, "exists", ephemeral)
+        entry = Create(znodes.CHANGE_PREFIX, format_entry([BrokersChanged()]), sequential=True)
+        await self._session.commit([Delete(path, condition.version), entry])
+        return True
+
     async def remove_abandoned(self) -> None:
         """Remove the states of topic ids that no topic has. The controller does so."""
         await self._topics.remove_abandoned()

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stratalog.broker.controller.assignment import place
+from stratalog.broker.controller.assignment import assign_replicas
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic
 from stratalog.broker.metadata.cluster_view import ClusterTopic, ClusterView, PartitionId
 from stratalog.broker.metadata.topics import DEFAULT_REPLICATION, Assignment, RequestedTopic, Topic, TopicRegistry
@@ -105,7 +105,7 @@ class ClusterTopics(TopicRegistry):
             except StratalogError as error:
                 outcomes.append(error)
         yield
-        errors = iter(self._run(self._metadata.create_topics(new)) if new else ())
+        errors = iter(self.run(self._metadata.create_topics(new)) if new else ())
         return [outcome if isinstance(outcome, StratalogError) else next(errors) or outcome for outcome in outcomes]
 
     def _plan(self, topic: RequestedTopic) -> NewTopic:
@@ -116,15 +116,15 @@ class ClusterTopics(TopicRegistry):
             factor = topic.replication_factor
             if factor == DEFAULT_REPLICATION:
                 factor = self._default_replication_factor
-            assignment = self._place(topic.partition_count, factor)
+            assignment = self._assign_replicas(topic.partition_count, factor)
         topic_id = topic.id or uuid.uuid4()
         config = self._config_of(Topic(topic.name, topic_id, topic.partition_count, topic.settings))
         return NewTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)
 
-    def _place(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
+    def _assign_replicas(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
         brokers = self._metadata.view.brokers
         racks = {broker.node_id: broker.rack for broker in brokers.values()}
-        return place(partition_count, factor, racks, random.randrange(max(len(racks), 1)), first_partition)
+        return assign_replicas(partition_count, factor, racks, random.randrange(max(len(racks), 1)), first_partition)
 
     def add_partitions_to_all(
         self, totals: Iterable[tuple[str, int]], assignments: Mapping[str, Assignment] | None = None
@@ -137,8 +137,8 @@ class ClusterTopics(TopicRegistry):
                 assignment = (assignments or {}).get(name)
                 if assignment is None:
                     new = total - topic.partition_count
-                    assignment = self._place(new, self.replication_factor(name), topic.partition_count)
-                self._run(self._metadata.add_partitions(name, assignment))
+                    assignment = self._assign_replicas(new, self.replication_factor(name), topic.partition_count)
+                self.run(self._metadata.add_partitions(name, assignment))
                 outcomes.append(self._known(name))
             except StratalogError as error:
                 outcomes.append(error)
@@ -150,7 +150,7 @@ class ClusterTopics(TopicRegistry):
             topic = self._known(name)
             configs[name] = self._config_of(Topic(name, topic.id, topic.partition_count, settings))
         for name, settings in changes.items():
-            self._run(self._metadata.change_settings(name, settings, configs[name].min_insync_replicas))
+            self.run(self._metadata.change_settings(name, settings, configs[name].min_insync_replicas))
 
     def delete_all(self, requested: Sequence[tuple[str, uuid.UUID | None]]) -> list[StratalogError | None]:
         failures: list[StratalogError | None] = []
@@ -159,13 +159,20 @@ class ClusterTopics(TopicRegistry):
                 topic = self._known(name)
                 if topic_id not in (None, topic.id):
                     raise UnknownTopicError(f"topic {name!r} with topic id {topic_id} does not exist any more")
-                self._run(self._metadata.delete_topic(name, topic.id))
+                self.run(self._metadata.delete_topic(name, topic.id))
                 failures.append(None)
             except StratalogError as error:
                 failures.append(error)
         return failures
 
-    def _run(self, change: Coroutine[Any, Any, T]) -> T:
+    def renew_min_insync(self) -> None:
+        for topic in self._metadata.view.topics.values():
+            config = self._config_of(_as_topic(topic))
+            if config.min_insync_replicas != topic.min_insync:
+                self.run(self._metadata.change_settings(topic.name, topic.settings, config.min_insync_replicas))
+
+    def run(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change on the event loop, and wait for it in the background thread."""
         running = asyncio.run_coroutine_threadsafe(change, self._loop)
         try:
             return running.result(_LONGEST_WAIT)

@@ -1,4 +1,4 @@
-"""The brokers that clients are told of, and where each partition is: for the APIs that describe a cluster.
+"""The brokers of a cluster and where each partition is, for the APIs that describe a cluster to clients.
 
 A single broker is a cluster of one: it is its own controller, and the only replica of every partition.
 """
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class BrokerNode(NamedTuple):
-    """A broker as clients see it."""
+    """A broker as clients see it. `is_fenced`: it is shutting down, so it must not lead."""
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    is_fenced: bool = False
 
 
 class Placement(NamedTuple):
@@ -89,7 +90,9 @@ class ClusterMembership(Membership):
 
     def brokers(self) -> list[BrokerNode]:
         brokers = self._metadata.view.brokers.values()
-        return [BrokerNode(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers]
+        return [
+            BrokerNode(broker.node_id, broker.host, broker.port, broker.rack, broker.is_leaving) for broker in brokers
+        ]
 
     def placement(self, partition: Partition) -> Placement:
         view = self._metadata.view

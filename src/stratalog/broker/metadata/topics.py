@@ -123,6 +123,10 @@ class TopicRegistry(KnownTopics, ABC):
         for topic in self.all():
             self._reconfigure(topic)
 
+    def renew_min_insync(self) -> None:
+        """Apply a changed default of min.insync.replicas, which is part of the partitions' states in a cluster. Raises
+        StratalogError."""
+
     # Checks
 
     def check_new(self, name: str, partition_count: int, settings: Mapping[str, str], *, planned: int = 0) -> None:

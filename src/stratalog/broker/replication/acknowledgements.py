@@ -13,6 +13,7 @@ from functools import partial
 from stratalog.broker.partition import Partition
 from stratalog.broker.replication.partition import OnReplicated, ReplicatedPartition
 from stratalog.net.response_queue import Response
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import ProducedPartition
 
@@ -31,7 +32,8 @@ class PendingReplication:
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = min(max(timeout_ms, 0), _LONGEST_WAIT_MS)
         self._waiting: dict[int, tuple[ReplicatedPartition, OnReplicated, ProducedPartition]] = {}
-        self._failed: dict[int, tuple[ProducedPartition, ErrorCode]] = {}  # by id() of the result, which it holds
+        self._failed: dict[int, ProducedPartition] = {}  # with the error, by id() of the result
+        self._results: list[ProducedPartition] = []  # so that no other object gets the id() of one
         self._response: asyncio.Future[Response] | None = None
         self._respond: Callable[[], Response] | None = None
 
@@ -62,21 +64,24 @@ class PendingReplication:
         """Return the results, with an error for each append that is not replicated."""
         if not self._failed:
             return results
-        return [(topic, [self._outcome(produced) for produced in partitions]) for topic, partitions in results]
-
-    def _outcome(self, produced: ProducedPartition) -> ProducedPartition:
-        failed = self._failed.get(id(produced))
-        if failed is None:
-            return produced
-        _, error = failed
-        return ProducedPartition(produced.partition, int(error), error_message=_MESSAGES.get(error))
+        failed = self._failed
+        return [(topic, [failed.get(id(each), each) for each in partitions]) for topic, partitions in results]
 
     def _replicated(self, key: int, error: ErrorCode) -> None:
-        _, _, produced = self._waiting.pop(key)
+        partition, _, produced = self._waiting.pop(key)
         if error:
-            self._failed[key] = produced, error
+            self._fail(
+                produced, error, partition.current_leader() if error is ErrorCode.not_leader_or_follower else None
+            )
         if not self._waiting:
             self._complete()
+
+    def _fail(self, produced: ProducedPartition, error: ErrorCode, leader: CurrentLeader | None = None) -> None:
+        message = _MESSAGES.get(error)
+        self._results.append(produced)
+        self._failed[id(produced)] = ProducedPartition(
+            produced.partition, int(error), error_message=message, current_leader=leader
+        )
 
     def _complete(self) -> None:
         if self._response is not None and not self._response.done():
@@ -87,8 +92,8 @@ class PendingReplication:
                 self._response.set_exception(error)
 
     def _time_out(self) -> None:
-        for key, (_, _, produced) in self._waiting.items():
-            self._failed[key] = produced, ErrorCode.request_timed_out
+        for _, _, produced in self._waiting.values():
+            self._fail(produced, ErrorCode.request_timed_out)
         self._leave()
         self._complete()
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stratalog.errors import ConfigError
-from stratalog.settings import INT_MAX, Settings, Values, ValueType, boolean, integer, nullable, setting, text
+from stratalog.settings import INT_MAX, Settings, Values, ValueType, boolean, integer, nullable, one_of, setting, text
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _servers() -> Values:
@@ -89,6 +91,16 @@ class ClusterConfig(Settings):
     controlled_shutdown_enable: bool = setting(
         True, boolean(), "whether a broker that stops gives its partitions to other leaders first"
     )
+
+    replica_selector_class: str | None = setting(
+        None,
+        nullable(one_of(RACK_AWARE_SELECTOR)),
+        "with this class, consumers that name their rack read from an in-sync replica in that rack",
+    )
+
+    @property
+    def selects_by_rack(self) -> bool:
+        return self.replica_selector_class is not None
 
     @property
     def is_cluster(self) -> bool:

@@ -59,7 +59,7 @@ class Leader(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """What a response has about a partition, and what it was requested for."""
+    """One partition of a response, and the leader epoch for which it was requested."""
 
     partition: ReplicatedPartition
     leader_epoch: int

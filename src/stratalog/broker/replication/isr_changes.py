@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
-from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
 from stratalog.broker.replication.rules import Leadership
+from stratalog.errors import StratalogError
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class IsrChanges:
             proposed = base.with_isr(leadership.proposed_isr)
             try:
                 current = await self._metadata.change_state(partition.id, proposed, joining)
-            except ZooKeeperError as error:
+            except StratalogError as error:  # also of a state that can't be read now, or of a topic that is deleted
                 logger.debug("%r: the ISR can't be changed now: %s", partition, error)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue

@@ -21,6 +21,7 @@ from stratalog.broker.partition import Partition, wake
 from stratalog.broker.replication.rules import Leadership
 from stratalog.clock import Clock
 from stratalog.errors import NotLeaderError
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.appending import Appended, PreparedBatches
 from stratalog.storage.log import Log
@@ -37,7 +38,7 @@ _MOST_REPORTED = 100
 
 
 class ReplicaContext:
-    """What the partitions of a broker have in common."""
+    """The broker, as all of its partitions see it."""
 
     def __init__(
         self,
@@ -55,6 +56,9 @@ class ReplicaContext:
         self.can_lead = can_lead
         self.lag_max_ms = lag_max_ms
         self._refused_replicas: set[int] = set()
+        self.leader_of: Callable[[PartitionId], CurrentLeader | None] = lambda _: None
+        self.selects_by_rack = False
+        self.rack_of: Callable[[int], str | None] = lambda _: None
         self.on_follower_caught_up: Callable[[ReplicatedPartition, int], None] = lambda _partition, _replica: None
 
     def now_ms(self) -> int:
@@ -80,6 +84,7 @@ class ReplicatedPartition(Partition):
     __slots__ = (
         "_acknowledgements",
         "_context",
+        "_deletions",
         "_follower_starts",
         "_hidden_bytes",
         "_high_watermark",
@@ -102,6 +107,7 @@ class ReplicatedPartition(Partition):
         self._high_watermark = log.log_start_offset
         self._hidden_bytes = 0  # appended since the high watermark last moved
         self._acknowledgements: deque[tuple[int, OnReplicated]] = deque()  # by the offset they wait for
+        self._deletions: list[tuple[int, OnReplicated]] = []  # with the log start offset that they wait for
         self._waiting_followers: set[WaitingFetch] = set()
         self._follower_starts: dict[int, int] = {}
 
@@ -116,6 +122,13 @@ class ReplicatedPartition(Partition):
         if self.leadership is None or not self._context.can_lead():
             return ErrorCode.not_leader_or_follower
         return super().unavailable
+
+    def current_leader(self) -> CurrentLeader | None:
+        """Return the leader, for clients that get an error here; None if it is not known."""
+        leader = self._context.leader_of(self.id)
+        if leader is None or (leader.node_id == self._context.node_id and self.unavailable):
+            return None
+        return leader
 
     def lead(self, state: PartitionState) -> None:
         """Lead in a new leader epoch. The log has begun the epoch already."""
@@ -140,6 +153,7 @@ class ReplicatedPartition(Partition):
         if self.in_sync_count < self.required_in_sync:
             self._answer_all(ErrorCode.not_enough_replicas_after_append)
         self._advance()
+        self._answer_deletions()
 
     def follow(self, state: PartitionState) -> None:
         """Follow the leader of this state, which may be unknown."""
@@ -168,6 +182,9 @@ class ReplicatedPartition(Partition):
         self._follower_starts.clear()
         self._hidden_bytes = 0
         self._answer_all(ErrorCode.not_leader_or_follower)
+        deletions, self._deletions = self._deletions, []
+        for _, call in deletions:
+            call(ErrorCode.not_leader_or_follower)
         self.end_waiting()
 
     # Reading
@@ -196,6 +213,25 @@ class ReplicatedPartition(Partition):
         for fetch in tuple(self._waiting_followers):
             fetch.finish()
 
+    def serves_as_follower(self) -> bool:
+        """Return whether consumers that name their rack may read here from a follower, up to its high watermark."""
+        return self._context.selects_by_rack and self.leader != NO_LEADER and self.is_hosted and not self.is_offline
+
+    def preferred_replica(self, rack: str, offset: int) -> int | None:
+        """Return the replica in a consumer's rack that it should read from, if it is not this one: the one with the
+        longest log of those that are in sync and have the offset. Called on the leader."""
+        context, leadership = self._context, self.leadership
+        if not context.selects_by_rack or leadership is None or context.rack_of(context.node_id) == rack:
+            return None
+        best: tuple[int, int, int] | None = None
+        for replica in leadership.state.isr:
+            follower = leadership.follower(replica)
+            if follower is None or context.rack_of(replica) != rack:
+                continue
+            if self._follower_starts.get(replica, offset + 1) <= offset <= follower.log_end:
+                best = max(best or (-1, 0, 0), (follower.log_end, follower.caught_up_ms, replica))
+        return None if best is None else best[2]
+
     # Appending
 
     @property
@@ -208,20 +244,21 @@ class ReplicatedPartition(Partition):
         return 1 if self.state is None else min(self.state.min_insync, len(self.state.replicas))
 
     def append(self, data: memoryview) -> Appended:
-        self._check_leader()
+        self.check_leader()
         return super().append(data)
 
     def append_prepared(self, prepared: PreparedBatches) -> Appended:
-        self._check_leader()
+        self.check_leader()
         return super().append_prepared(prepared)
 
     def append_for_coordinator(self, data: bytearray, *, may_wait: bool = False) -> Appended:
-        self._check_leader()
+        self.check_leader()
         appended = super().append_for_coordinator(data, may_wait=may_wait)
         self._grew(len(data))
         return appended
 
-    def _check_leader(self) -> None:
+    def check_leader(self) -> None:
+        """Raise NotLeaderError unless this broker leads."""
         if self.unavailable is ErrorCode.not_leader_or_follower:
             raise NotLeaderError(f"broker {self._context.node_id} does not lead {self.topic}-{self.index} now")
 
@@ -243,6 +280,7 @@ class ReplicatedPartition(Partition):
     def forget(self, call: OnReplicated) -> None:
         """Don't call this any more: its client waits no longer."""
         self._acknowledgements = deque(entry for entry in self._acknowledgements if entry[1] is not call)
+        self._deletions = [entry for entry in self._deletions if entry[1] is not call]
 
     def _answer_all(self, error: ErrorCode) -> None:
         waiting, self._acknowledgements = self._acknowledgements, deque()
@@ -262,6 +300,7 @@ class ReplicatedPartition(Partition):
             self._context.report_refused(self, replica, broker_epoch)
             return False
         self._follower_starts[replica] = log_start_offset
+        self._answer_deletions()
         self._advance()
         if replica not in leadership.maximal_isr:
             self._context.on_follower_caught_up(self, replica)
@@ -278,6 +317,7 @@ class ReplicatedPartition(Partition):
             and cached.high_watermark == self._high_watermark
             and offset == log.log_end_offset
             and cached.log_start_offset == follower_start == log.log_start_offset
+            and follower_start == self._follower_starts.get(replica)
             and leadership.still_caught_up(replica, offset, broker_epoch, self._context.now_ms())
         )
 
@@ -289,6 +329,25 @@ class ReplicatedPartition(Partition):
             others = [replica for replica in self.state.isr if replica != self._context.node_id]
             starts += [self._follower_starts.get(replica, -1) for replica in others]
         return min(starts)
+
+    def when_deleted(self, offset: int, call: OnReplicated) -> None:
+        """Call `call` when every in-sync replica has deleted the records before `offset`, at once if they have; with an
+        error if this broker stops to lead. The leader's log has deleted them already."""
+        if self.low_watermark >= offset:
+            call(ErrorCode.none)
+            return
+        self._deletions.append((offset, call))
+        for fetch in tuple(self._waiting_followers):
+            fetch.finish()  # the response has the new log start offset
+
+    def _answer_deletions(self) -> None:
+        if not self._deletions:
+            return
+        low_watermark = self.low_watermark
+        done = [call for offset, call in self._deletions if offset <= low_watermark]
+        self._deletions = [entry for entry in self._deletions if entry[0] > low_watermark]
+        for call in done:
+            call(ErrorCode.none)
 
     def _advance(self) -> None:
         if self.leadership is not None:

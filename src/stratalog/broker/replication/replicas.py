@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -26,7 +27,8 @@ from stratalog.broker.replication.fetcher import Leader, ReplicaFetcher
 from stratalog.broker.replication.isr_changes import IsrChanges
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
 from stratalog.clock import Clock
-from stratalog.errors import StorageError, StratalogError
+from stratalog.errors import FencedLeaderEpochError, StorageError, StratalogError
+from stratalog.protocol.current_leader import CurrentLeader
 from stratalog.storage.config import LogConfig
 from stratalog.storage.log import Log
 from stratalog.storage.log_directory import LogDirectory
@@ -67,6 +69,9 @@ class Replicas:
         self._context = ReplicaContext(
             node_id, clock, metadata.can_lead, lambda: config.replica_lag_time_max_ms, self._registered_epoch
         )
+        self._context.leader_of = self._leader_of
+        self._context.selects_by_rack = config.selects_by_rack
+        self._context.rack_of = self._rack_of
         self.isr_changes = IsrChanges(metadata, self._context, self._led)
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._opened: set[PartitionId] = set()
@@ -112,6 +117,18 @@ class Replicas:
 
     def _led(self) -> Iterable[ReplicatedPartition]:
         return (partition for partition in self._partitions.values() if partition.leadership is not None)
+
+    def _leader_of(self, partition: PartitionId) -> CurrentLeader | None:
+        view = self._metadata.view
+        state = view.states.get(partition)
+        leader = None if state is None else view.brokers.get(state.leader)
+        if state is None or leader is None:
+            return None
+        return CurrentLeader(leader.node_id, state.leader_epoch, leader.host, leader.port, leader.rack)
+
+    def _rack_of(self, node_id: int) -> str | None:
+        broker = self._metadata.view.brokers.get(node_id)
+        return None if broker is None else broker.rack
 
     @property
     def led_count(self) -> int:
@@ -237,12 +254,12 @@ class Replicas:
     async def _open(self, view: ClusterView, roles: list[_Role]) -> None:
         settings = {topic.id: topic.settings for topic in view.topics.values()}
         for start in range(0, len(roles), _PORTION):
-            wanted = [
+            portion = [
                 (role.partition, self._topic_config(settings[role.partition.id.topic_id]))
                 for role in roles[start : start + _PORTION]
             ]
-            logs = await self._in_roles_thread(partial(self._open_logs, wanted))
-            for (partition, _), log in zip(wanted, logs, strict=True):
+            logs = await self._in_roles_thread(partial(self._open_logs, portion))
+            for (partition, _), log in zip(portion, logs, strict=True):
                 if isinstance(log, StratalogError):
                     logger.error("%s-%d is offline: %s", partition.topic, partition.index, log)
                     partition.is_offline = True
@@ -253,16 +270,16 @@ class Replicas:
                 partition.restore_high_watermark(self._directory.high_watermarks.get(name))
                 self._opened.add(partition.id)
 
-    def _open_logs(self, wanted: list[tuple[ReplicatedPartition, LogConfig]]) -> list[Log | StratalogError]:
+    def _open_logs(self, partitions: list[tuple[ReplicatedPartition, LogConfig]]) -> list[Log | StratalogError]:
         """Create and open logs. Return each log, or the error. Runs in a thread."""
-        ids = {TopicPartition(each.topic, each.index): each.id.topic_id for each, _ in wanted}
+        ids = {TopicPartition(each.topic, each.index): each.id.topic_id for each, _ in partitions}
         on_disk = set(self._directory.partitions())
         for name, topic_id in ids.items():  # a topic of the same name may have been deleted while this broker was away
             if name in on_disk and self._directory.topic_id(*name) not in (None, topic_id):
                 self._directory.set_aside(*name)
         unmade = self._directory.make_all(ids)
         logs: list[Log | StratalogError] = []
-        for (name, topic_id), (_, config) in zip(ids.items(), wanted, strict=True):
+        for (name, topic_id), (_, config) in zip(ids.items(), partitions, strict=True):
             try:
                 if name in unmade:
                     raise unmade[name]
@@ -311,13 +328,24 @@ class Replicas:
             return
         failed = await self._in_roles_thread(lambda: self._begin_epochs(new))
         for partition, state in new:
-            if partition.id in failed:
-                logger.error("%s-%d can't lead: %s", partition.topic, partition.index, failed[partition.id])
+            if (error := failed.get(partition.id)) is not None:
+                logger.error("%s-%d can't lead: %s", partition.topic, partition.index, error)
+                if isinstance(error, FencedLeaderEpochError):
+                    await self._raise_epoch(partition, state)
                 continue
             newest = self._metadata.view.states.get(partition.id)
             if newest is None or not self._is_to_lead(newest) or newest.leader_epoch != state.leader_epoch:
                 continue  # the next round has another role for it
             partition.lead(newest)
+
+    async def _raise_epoch(self, partition: ReplicatedPartition, state: PartitionState) -> None:
+        """Lead in an epoch after those in the log: the log is older than the cluster, or ZooKeeper was restored from a
+        backup."""
+        newer = replace(state, leader_epoch=(partition.log.leader_epochs.latest or 0) + 1)
+        try:
+            await self._metadata.change_state(partition.id, newer)
+        except StratalogError as error:
+            logger.error("%s-%d can't get a newer leader epoch: %s", partition.topic, partition.index, error)
 
     def _begin_epochs(self, roles: list[_Role]) -> dict[PartitionId, StratalogError]:
         """Write the leader epochs to the logs. Runs in a thread, because it syncs files."""

@@ -40,12 +40,15 @@ class LogDir:
 
 
 async def describe_cluster(cluster: Cluster, timeout: float | None) -> ClusterDescription:
-    body = {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": False}
+    body = {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": True}
     response = await cluster.ask_any(ApiKey.DESCRIBE_CLUSTER, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
         raise error_of(response.error_code, response.error_message, about="the cluster")
     nodes = {
-        int(each.broker_id): Node(int(each.broker_id), each.host, each.port, each.rack) for each in response.brokers
+        int(each.broker_id): Node(
+            int(each.broker_id), each.host, each.port, each.rack, getattr(each, "is_fenced", False)
+        )
+        for each in response.brokers
     }
     return ClusterDescription(
         response.cluster_id, nodes.get(int(response.controller_id)), tuple(nodes[broker] for broker in sorted(nodes))

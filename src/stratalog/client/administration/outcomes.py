@@ -56,6 +56,7 @@ class Collected(Generic[K, V]):
     def __init__(self, items: Mapping[K, str]) -> None:
         """Take the requested items, with the name of each in error messages."""
         self._called = dict(items)
+        self._items = {item: item for item in items}  # a response's item may be equal, and of another class
         self.results: dict[K, V] = {}
         self.errors: dict[K, ClientError] = {}
 
@@ -66,6 +67,7 @@ class Collected(Generic[K, V]):
     def take_code(self, item: K, code: int, message: str | None, result: V) -> None:
         if item not in self._called:
             return
+        item = self._items[item]
         if code == ErrorCode.none:
             self.results[item] = result
             self.errors.pop(item, None)
