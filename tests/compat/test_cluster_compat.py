@@ -30,7 +30,9 @@ Answer = Callable[[ClusterSide], Any]
 def leader_named(answer: tuple[Any, Any], side: ClusterSide, topic: str) -> Any:
     """Return an error and the leader that the response names, without what differs between two clusters."""
     partition, endpoints = answer
-    current = partition.current_leader
+    current = getattr(partition, "current_leader", None)
+    if current is None:  # a version without it
+        return partition.error_code.name
     epoch = side.described(topic).leader_epoch
     names_epoch = "this epoch" if current.leader_epoch == epoch else current.leader_epoch
     known = [node.node_id for node in endpoints if f"{node.host}:{node.port}" == side.address(node.node_id)]
@@ -243,7 +245,7 @@ def test_topic_command_shows_no_replicas(cluster: OurCluster) -> None:
     assert leaders == {"1", "2", "3"}
     assert topics(cluster, "--describe", "--under-replicated-partitions").strip() == ""
     refused = failed_tool(cluster, "TopicCommand", "--create", "--topic", "wide", "--replication-factor", "4")
-    assert "InvalidReplicationFactorException" in refused.stdout.decode() + refused.stderr
+    assert "replication factor is 4; it must be 1 to 3" in refused.stdout.decode() + refused.stderr
 
 
 def test_cluster_tool_knows_no_brokers(cluster: OurCluster) -> None:
@@ -330,7 +332,7 @@ def produce(cluster: OurCluster, topic: str, count: int) -> None:
         "ConsoleProducer",
         "--topic",
         topic,
-        "--command-property",
+        "--producer-property",
         "acks=all",
         stdin=b"".join(b"value %d\n" % number for number in range(count)),
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from stratalog.broker.metadata.partition_state import PartitionState
 
 UNKNOWN = -1
+NEVER_MS = -(2**62)
 
 
 @dataclass(slots=True)
@@ -167,7 +168,7 @@ class Leadership:
         if state.partition_epoch <= self.state.partition_epoch:
             return
         for replica in set(self.state.isr).difference(state.isr, (self.node_id,)):
-            self._followers[replica].log_end = UNKNOWN  # its broker is perhaps dead, and must not hold anything back
+            self._followers[replica].caught_up_ms = NEVER_MS  # a dead broker must not hold the high watermark back
         self.state = state
         self._proposed = None
         for replica in state.replicas:
