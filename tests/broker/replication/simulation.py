@@ -401,8 +401,7 @@ class Simulation:
     ) -> None:
         base = leadership.state
         state = base.with_isr(isr)
-        followers = {node_id: leadership.follower(node_id) for node_id in isr if node_id not in base.isr}
-        epochs = {node_id: follower.broker_epoch for node_id, follower in followers.items() if follower is not None}
+        epochs = dict(leadership.joining)
 
         def at_zookeeper() -> None:
             if not session.is_alive:

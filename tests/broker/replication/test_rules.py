@@ -53,6 +53,17 @@ def test_a_replica_outside_the_isr_holds_up_commits_for_good() -> None:
     assert advance(leadership, 10, 2 * LAG_MS) == 10
 
 
+def test_a_repeated_proposal_names_a_newer_registration() -> None:
+    """The first attempt was refused because the follower has registered again; its log may lack what was committed."""
+    leadership = led((0, 1))
+    fetch(leadership, 1, 10, 10)
+    fetch(leadership, 2, 10, 10)
+    leadership.proposal(add=[2])
+    assert leadership.joining == {2: EPOCHS[2]}
+    assert leadership.fetched(2, 5, EPOCHS[2] + 1, 10, 0)
+    assert leadership.joining == {2: EPOCHS[2]}
+
+
 def test_a_follower_that_has_almost_caught_up_never_joins_under_load() -> None:
     leadership = led((0, 1))
     fetch(leadership, 1, 10, 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
 from stratalog.broker.replication.partition import ReplicaContext, ReplicatedPartition
@@ -75,19 +75,17 @@ class IsrChanges:
         remove: Collection[int] = (),
     ) -> None:
         leadership.proposal(add=add, remove=remove)
-        joining = {replica: follower.broker_epoch for replica in add if (follower := leadership.follower(replica))}
-        task = asyncio.create_task(self._write(partition, leadership, joining), name=f"ISR of {partition!r}")
+        task = asyncio.create_task(self._write(partition, leadership), name=f"ISR of {partition!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, partition: ReplicatedPartition, leadership: Leadership, joining: Mapping[int, int]) -> None:
-        """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more. `joining` has
-        the broker epochs of the new members: the write counts only if they are still registered under these."""
+    async def _write(self, partition: ReplicatedPartition, leadership: Leadership) -> None:
+        """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more."""
         while partition.leadership is leadership and leadership.proposed_isr is not None:
             base = leadership.state
             proposed = base.with_isr(leadership.proposed_isr)
             try:
-                current = await self._metadata.change_state(partition.id, proposed, joining)
+                current = await self._metadata.change_state(partition.id, proposed, leadership.joining)
             except StratalogError as error:  # also of a state that can't be read now, or of a topic that is deleted
                 logger.debug("%r: the ISR can't be changed now: %s", partition, error)
                 await asyncio.sleep(_RETRY_SECONDS)

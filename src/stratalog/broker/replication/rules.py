@@ -15,7 +15,7 @@ it has not reached the end of the leader's log for `replica.lag.time.max.ms`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from stratalog.broker.metadata.partition_state import PartitionState
@@ -67,6 +67,7 @@ class Leadership:
             if replica != node_id
         }
         self._proposed: tuple[int, ...] | None = None
+        self._joining: dict[int, int] = {}
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -77,6 +78,13 @@ class Leadership:
         """The ISR that this leader has proposed to ZooKeeper, without an answer yet. The proposal may be repeated: it
         counts at most once, as it names the version of the state that it changes."""
         return self._proposed
+
+    @property
+    def joining(self) -> dict[int, int]:
+        """The new members in the proposed ISR, with the broker epochs under which they caught up. ZooKeeper refuses the
+        proposal once one of them has registered again. A repeated proposal names the same broker epochs: if the first
+        was refused, an attempt that is still on its way must not be accepted, because its members are forgotten."""
+        return self._joining
 
     def follower(self, replica: int) -> Follower | None:
         return self._followers.get(replica)
@@ -155,9 +163,10 @@ class Leadership:
             and follower.log_end >= max(self.high_watermark, self.epoch_start)
         )
 
-    def proposal(self, *, add: Iterable[int] = (), remove: Iterable[int] = ()) -> tuple[int, ...]:
+    def proposal(self, *, add: Collection[int] = (), remove: Collection[int] = ()) -> tuple[int, ...]:
         """Begin a change of the ISR; no other may be in progress. Return the ISR to write."""
         assert self._proposed is None
+        self._joining = {replica: self._followers[replica].broker_epoch for replica in add}
         gone = set(remove)
         isr = [replica for replica in self.state.isr if replica not in gone]
         self._proposed = tuple(dict.fromkeys([*isr, *add]))
