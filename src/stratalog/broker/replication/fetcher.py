@@ -13,9 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
-from stratalog.broker.metadata.cluster_view import PartitionId
 from stratalog.broker.replication.config import ClusterConfig
 from stratalog.broker.replication.partition import ReplicatedPartition
 from stratalog.broker.replication.truncation import EpochEnd, truncation_offset
@@ -61,6 +59,7 @@ class Leader(NamedTuple):
 class _Copied(NamedTuple):
     """One partition of a response, and the leader epoch for which it was requested."""
 
+    key: Key
     partition: ReplicatedPartition
     leader_epoch: int
     error: int
@@ -86,12 +85,12 @@ class ReplicaFetcher:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._in_thread = in_thread
-        self._partitions: dict[PartitionId, ReplicatedPartition] = {}
-        self._not_before: dict[PartitionId, float] = {}  # when a partition with an error is fetched again
-        self._stale_for: dict[PartitionId, float] = {}  # the next pause of a partition whose leader is not known here
+        self._partitions: dict[Key, ReplicatedPartition] = {}
+        self._not_before: dict[Key, float] = {}  # when a partition with an error is fetched again
+        self._stale_for: dict[Key, float] = {}  # the next pause of a partition whose leader is not known here
         self._loop = asyncio.get_running_loop()
         self._positions: dict[Key, WantedPartition] = {}  # what the next request is for
-        self._outdated: set[PartitionId] = set()  # whose positions may have changed
+        self._outdated: set[Key] = set()  # whose positions may have changed
         self._refreshed_at = self._loop.time()
         self._changed = asyncio.Event()
         self._is_appending = False
@@ -106,20 +105,22 @@ class ReplicaFetcher:
 
     def add(self, partition: ReplicatedPartition) -> None:
         """Copy this partition too. A request that waits at the leader is given up, so that it begins at once."""
-        self._partitions[partition.id] = partition
-        self._not_before.pop(partition.id, None)
-        self._stale_for.pop(partition.id, None)
-        self._outdated.add(partition.id)
+        key = _key(partition)
+        self._partitions[key] = partition
+        self._not_before.pop(key, None)
+        self._stale_for.pop(key, None)
+        self._outdated.add(key)
         self._changed.set()
         if self._connection is not None and self._connection.in_flight and not self._is_appending:
             self._connection.close()
 
     async def remove(self, partition: ReplicatedPartition) -> None:
         """Stop copying the partition, and return when no thread works on it."""
-        self._partitions.pop(partition.id, None)
-        self._not_before.pop(partition.id, None)
-        self._stale_for.pop(partition.id, None)
-        self._outdated.add(partition.id)
+        key = _key(partition)
+        self._partitions.pop(key, None)
+        self._not_before.pop(key, None)
+        self._stale_for.pop(key, None)
+        self._outdated.add(key)
         while self._is_appending:
             self._appended.clear()
             await self._appended.wait()
@@ -191,17 +192,18 @@ class ReplicaFetcher:
         copied = []
         for topic, partitions in topics:
             for fields in partitions:
-                if not isinstance(topic, bytes) or (position := self._positions.get((topic, fields[0]))) is None:
+                key = topic, fields[0]
+                if (position := self._positions.get(key)) is None:
                     raise MalformedResponseError(
                         f"broker {self.leader.node_id} sent a partition that was not requested"
                     )
-                partition = self._partitions.get(PartitionId(UUID(bytes=topic), fields[0]))
+                partition = self._partitions.get(key)
                 if partition is not None:  # else this broker does not follow it any more
                     records = response[fields[6] : fields[7]]
                     epoch = position.leader_epoch
-                    copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
+                    copied.append(_Copied(key, partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
         await self._take(copied)
-        self._outdated.update(each.partition.id for each in copied)
+        self._outdated.update(each.key for each in copied)
         if self._loop.time() - now < _QUICK_SECONDS and not any(len(each.records) for each in copied):
             await asyncio.sleep(_QUICK_SECONDS)
 
@@ -211,11 +213,11 @@ class ReplicaFetcher:
         if now >= self._refreshed_at + _REFRESH_SECONDS:  # retention moves log start offsets
             self._outdated.update(self._partitions)
             self._refreshed_at = now
-        self._outdated.update(key for key, at in self._not_before.items() if at <= now)
-        for partition_id in self._outdated:
-            key = (partition_id.topic_id.bytes, partition_id.partition)
-            partition = self._partitions.get(partition_id)
-            if partition is None or partition.is_offline or self._not_before.get(partition_id, 0.0) > now:
+        if self._not_before:
+            self._outdated.update(key for key, at in self._not_before.items() if at <= now)
+        for key in self._outdated:
+            partition = self._partitions.get(key)
+            if partition is None or partition.is_offline or self._not_before.get(key, 0.0) > now:
                 self._positions.pop(key, None)
             else:
                 self._positions[key] = self._position(partition)
@@ -233,8 +235,10 @@ class ReplicaFetcher:
 
     def _longest_wait_ms(self, now: float) -> int:
         """Return how long the leader may hold the request: until a partition that had an error is due again."""
-        due = [at - now for key, at in self._not_before.items() if at > now and key in self._partitions]
         longest = self._config.replica_fetch_wait_max_ms
+        if not self._not_before:
+            return longest
+        due = [at - now for key, at in self._not_before.items() if at > now and key in self._partitions]
         return min([longest, *(max(int(seconds * 1000), 1) for seconds in due)])
 
     def _position(self, partition: ReplicatedPartition) -> WantedPartition:
@@ -255,14 +259,14 @@ class ReplicaFetcher:
         current = [
             copied
             for copied in response
-            if self._partitions.get(copied.partition.id) is copied.partition
+            if self._partitions.get(copied.key) is copied.partition
             and copied.partition.leader_epoch == copied.leader_epoch
         ]
         work = [copied for copied in current if not self._has_failed(copied)]
         if not work:
             return
-        ends = {copied.partition.id: copied.partition.log.log_end_offset for copied in work}
-        failures: dict[PartitionId, StratalogError] = {}
+        ends = {copied.key: copied.partition.log.log_end_offset for copied in work}
+        failures: dict[Key, StratalogError] = {}
 
         waiting = _append_at_once(work, failures)
 
@@ -271,7 +275,7 @@ class ReplicaFetcher:
                 try:
                     _change_log(copied)
                 except StratalogError as error:
-                    failures[copied.partition.id] = error
+                    failures[copied.key] = error
 
         if waiting:
             self._is_appending = True
@@ -281,37 +285,37 @@ class ReplicaFetcher:
                 self._is_appending = False
                 self._appended.set()
         for copied in work:
-            failure = failures.get(copied.partition.id)
+            failure = failures.get(copied.key)
             if failure is not None:
-                self._delay(copied.partition, f"can't follow broker {self.leader.node_id}: {failure}")
-            elif copied.partition.log.log_end_offset < ends[copied.partition.id] or copied.diverging is not None:
+                self._delay(copied, f"can't follow broker {self.leader.node_id}: {failure}")
+            elif copied.partition.log.log_end_offset < ends[copied.key] or copied.diverging is not None:
                 copied.partition.truncated()
             else:
-                self._not_before.pop(copied.partition.id, None)
-                self._stale_for.pop(copied.partition.id, None)
+                self._not_before.pop(copied.key, None)
+                self._stale_for.pop(copied.key, None)
                 copied.partition.copied(copied.high_watermark, len(copied.records))
 
     def _has_failed(self, copied: _Copied) -> bool:
         """Return whether the leader answered with an error, other than one that says where its log starts."""
-        partition, error = copied.partition, copied.error
+        key, partition, error = copied.key, copied.partition, copied.error
         if not error:
             return False
         if error == ErrorCode.offset_out_of_range and copied.log_start_offset >= 0:
             return copied.log_start_offset <= partition.log.log_end_offset  # a wrong answer: nothing is missing
         if error in _STALE_VIEW:
             longest = self._config.replica_fetch_backoff_ms / 1000
-            seconds = self._stale_for.get(partition.id, _STALE_VIEW_SECONDS)
-            self._stale_for[partition.id] = min(2 * seconds, longest)
-            self._not_before[partition.id] = self._loop.time() + seconds
+            seconds = self._stale_for.get(key, _STALE_VIEW_SECONDS)
+            self._stale_for[key] = min(2 * seconds, longest)
+            self._not_before[key] = self._loop.time() + seconds
         else:
             name = ErrorCode(error).name.upper()
-            self._delay(partition, f"broker {self.leader.node_id} answers the fetch with {name}")
+            self._delay(copied, f"broker {self.leader.node_id} answers the fetch with {name}")
         return True
 
-    def _delay(self, partition: ReplicatedPartition, reason: str) -> None:
-        if partition.id not in self._not_before:
-            logger.warning("%s-%d: %s; it is tried again", partition.topic, partition.index, reason)
-        self._not_before[partition.id] = self._loop.time() + self._config.replica_fetch_backoff_ms / 1000
+    def _delay(self, copied: _Copied, reason: str) -> None:
+        if copied.key not in self._not_before:
+            logger.warning("%s-%d: %s; it is tried again", copied.partition.topic, copied.partition.index, reason)
+        self._not_before[copied.key] = self._loop.time() + self._config.replica_fetch_backoff_ms / 1000
 
     # The connection
 
@@ -343,7 +347,11 @@ class ReplicaFetcher:
             self._is_unreachable = True
 
 
-def _append_at_once(response: list[_Copied], failures: dict[PartitionId, StratalogError]) -> list[_Copied]:
+def _key(partition: ReplicatedPartition) -> Key:
+    return partition.id.topic_id.bytes, partition.index
+
+
+def _append_at_once(response: list[_Copied], failures: dict[Key, StratalogError]) -> list[_Copied]:
     """Append what takes little time on the event loop: a thread would cost more than the append. Return the rest."""
     room = _BYTES_AT_ONCE
     rest = []
@@ -363,7 +371,7 @@ def _append_at_once(response: list[_Copied], failures: dict[PartitionId, Stratal
             except WouldWaitError:
                 rest.append(copied)
             except StratalogError as error:
-                failures[copied.partition.id] = error
+                failures[copied.key] = error
     return rest
 
 
