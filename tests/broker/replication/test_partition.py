@@ -267,3 +267,17 @@ def test_an_idle_follower_is_taken_for_a_lagging_one(lab: PartitionLab) -> None:
     lab.append(b"2")
     assert partition.leadership is not None
     assert partition.leadership.lagging(2, lab.context.now_ms(), 1000) == [3]
+
+
+def test_a_follower_that_dies_before_it_joins_holds_records_back_until_the_next_append(lab: PartitionLab) -> None:
+    partition = lab.lead(state(isr=(1, 2)))
+    lab.fetch(2, 0)
+    lab.fetch(3, 0)  # it is about to join, and dies
+    end = lab.append(b"1")
+    outcomes = outcomes_of(lab, end)
+    lab.fetch(2, end)
+    assert outcomes == []
+    lab.clock.advance(2000)
+    assert not lab.is_idle(2, end), "its fetch must move the high watermark"
+    lab.fetch(2, end)
+    assert (partition.high_watermark, outcomes) == (end, [(end, ErrorCode.none)])

@@ -307,15 +307,14 @@ class ReplicatedPartition(Partition):
         return True
 
     def follower_is_idle(self, replica: int, broker_epoch: int, cached: CachedPartition) -> bool:
-        """Return whether the follower has everything and knows it, as its last fetch did too. Record that it still has.
-        Most fetches of most partitions are like this, so it must cost little."""
+        """Return whether the follower has everything and knows it, as its last fetch did too, and everything is
+        committed. Record that it still has. Most fetches of most partitions are like this, so it must cost little."""
         leadership, log = self.leadership, self.log
         _, epoch, offset, _, _, follower_start = cached.requested
         return (
             leadership is not None
             and epoch == self.leader_epoch
-            and cached.high_watermark == self._high_watermark
-            and offset == log.log_end_offset
+            and offset == log.log_end_offset == self._high_watermark == cached.high_watermark
             and cached.log_start_offset == follower_start == log.log_start_offset
             and follower_start == self._follower_starts.get(replica)
             and leadership.still_caught_up(replica, offset, broker_epoch, self._context.now_ms())
