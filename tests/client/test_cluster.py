@@ -21,7 +21,7 @@ from stratalog.client.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from stratalog.client.metadata import ClusterMetadata
+from stratalog.client.metadata import MetadataSnapshot
 from stratalog.client.settings import CommonSettings
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -265,9 +265,9 @@ def test_refresh_soon_during_a_refresh_causes_another_refresh(broker: FakeBroker
 
 def test_listeners_get_each_snapshot_although_one_of_them_raises(broker: FakeBroker) -> None:
     async def scenario() -> None:
-        seen: list[ClusterMetadata] = []
+        seen: list[MetadataSnapshot] = []
 
-        def broken(_: ClusterMetadata) -> None:
+        def broken(_: MetadataSnapshot) -> None:
             raise ZeroDivisionError
 
         async with clustered(broker.address) as cluster:

@@ -57,7 +57,7 @@ from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.long_polls import LongPolls
 from stratalog.broker.metadata.embedded import EmbeddedTopics
-from stratalog.broker.metadata.membership import Membership, OnlyBroker
+from stratalog.broker.metadata.membership import BrokersAndPlacements, OnlyBroker
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIdAllocator
@@ -116,7 +116,7 @@ class Broker:
             self.directory.close()
             raise
         self.topics: TopicRegistry
-        self.membership: Membership
+        self.membership: BrokersAndPlacements
         self.member: ClusterMember | None = None  # None for a broker that is alone
 
     def _be_alone(self) -> None:

@@ -27,7 +27,7 @@ from stratalog.client.errors import (
     Subject,
     error_of,
 )
-from stratalog.client.metadata import ClusterMetadata, Node, TopicInfo, check_topic_name, read_metadata
+from stratalog.client.metadata import MetadataSnapshot, Node, TopicInfo, check_topic_name, read_metadata
 from stratalog.client.settings import CommonSettings
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey, OwnApiKey
@@ -50,16 +50,16 @@ class CoordinatorKind(IntEnum):
 class Cluster:
     def __init__(self, settings: CommonSettings, *, allow_auto_create_topics: bool = True) -> None:
         self.settings = settings
-        self.metadata = ClusterMetadata()
+        self.metadata = MetadataSnapshot()
         self.tracks_all_topics = False  # whether each refresh requests all topics
         self.last_failure: ClientError | None = None  # why the last attempt to get metadata failed
         self._creates_topics = allow_auto_create_topics
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._connections = Connections(settings, self._on_lost)
         self._tracked: dict[str, None] = {}
-        self._listeners: list[Callable[[ClusterMetadata], None]] = []
-        self._waiting: list[asyncio.Future[ClusterMetadata]] = []  # completed by the request after the one in flight
-        self._in_flight: list[asyncio.Future[ClusterMetadata]] = []  # completed by the request in flight
+        self._listeners: list[Callable[[MetadataSnapshot], None]] = []
+        self._waiting: list[asyncio.Future[MetadataSnapshot]] = []  # completed by the request after the one in flight
+        self._in_flight: list[asyncio.Future[MetadataSnapshot]] = []  # completed by the request in flight
         self._requests_all = False
         self._refreshing: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
@@ -82,7 +82,7 @@ class Cluster:
         _complete([*self._in_flight, *self._waiting], ClientClosedError("the client was closed during the call"))
         self._connections.close()
 
-    # ClusterMetadata
+    # MetadataSnapshot
 
     def track_topics(self, topics: Iterable[str]) -> None:
         """Include these topics in every metadata request from now on. Raises if a name is not valid, because one such
@@ -96,13 +96,13 @@ class Cluster:
         for topic in topics:
             self._tracked.pop(topic, None)
 
-    def on_change(self, callback: Callable[[ClusterMetadata], None]) -> None:
+    def on_change(self, callback: Callable[[MetadataSnapshot], None]) -> None:
         """Register a callback, which gets each new snapshot in the event loop's thread."""
         self._listeners.append(callback)
 
     async def refresh(
         self, topics: Iterable[str] | None = (), *, all_topics: bool = False, timeout: float | None = None
-    ) -> ClusterMetadata:
+    ) -> MetadataSnapshot:
         """Return a snapshot that was requested after this call, with these topics (None: all) and the tracked ones.
 
         Retries for `timeout` seconds (None: without limit), then raises RequestTimeoutError with the last failure.
@@ -151,11 +151,11 @@ class Cluster:
 
         return await self.retry(ask, timeout)
 
-    def _request_refresh(self) -> asyncio.Future[ClusterMetadata]:
+    def _request_refresh(self) -> asyncio.Future[MetadataSnapshot]:
         if self._is_closed:
             raise ClientClosedError("the client is closed; create a new one")
         if not self._waiting:
-            future: asyncio.Future[ClusterMetadata] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[MetadataSnapshot] = asyncio.get_running_loop().create_future()
             future.add_done_callback(_retrieve_exception)  # all waiting callers may have been cancelled
             self._waiting.append(future)
         if self._refreshing is None:
@@ -476,17 +476,17 @@ def codes_in(response: Any) -> Iterator[ErrorCode]:
                 yield from codes_in(element)
 
 
-def _complete(waiting: list[asyncio.Future[ClusterMetadata]], outcome: ClusterMetadata | ClientError) -> None:
+def _complete(waiting: list[asyncio.Future[MetadataSnapshot]], outcome: MetadataSnapshot | ClientError) -> None:
     for future in waiting:
         if future.done():
             continue
-        if isinstance(outcome, ClusterMetadata):
+        if isinstance(outcome, MetadataSnapshot):
             future.set_result(outcome)
         else:
             future.set_exception(outcome)
 
 
-def _retrieve_exception(future: asyncio.Future[ClusterMetadata]) -> None:
+def _retrieve_exception(future: asyncio.Future[MetadataSnapshot]) -> None:
     if not future.cancelled():
         future.exception()
 

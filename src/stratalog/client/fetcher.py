@@ -26,7 +26,7 @@ from stratalog.client.fetch_exchange import (
     PartitionResponse,
     action_for,
 )
-from stratalog.client.metadata import ClusterMetadata, TopicPartition
+from stratalog.client.metadata import MetadataSnapshot, TopicPartition
 from stratalog.client.subscription import AssignedPartition, Subscription
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
@@ -97,7 +97,7 @@ class Fetcher:
         self._is_closed = False
         cluster.on_change(self._on_metadata)
 
-    def _on_metadata(self, _: ClusterMetadata) -> None:
+    def _on_metadata(self, _: MetadataSnapshot) -> None:
         self.go_on()
 
     def go_on(self) -> None:

@@ -15,7 +15,7 @@ from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import REFRESHES_METADATA, ClientError, UnknownTopicOrPartitionError, error_of
-from stratalog.client.metadata import ClusterMetadata, TopicPartition
+from stratalog.client.metadata import MetadataSnapshot, TopicPartition
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -113,7 +113,7 @@ class LeaderCaller(Generic[V]):
                 collected.fail(partition, problem or _lacks_leader(metadata, partition))
         return by_leader
 
-    async def _metadata(self, values: Mapping[TopicPartition, int], failures: int, seconds: float) -> ClusterMetadata:
+    async def _metadata(self, values: Mapping[TopicPartition, int], failures: int, seconds: float) -> MetadataSnapshot:
         cluster = self._cluster
         if self._trusts_metadata:
             unknown = {partition.topic for partition in values if cluster.metadata.leader_of(*partition) is None}
@@ -150,7 +150,7 @@ class LeaderCaller(Generic[V]):
                     cluster.refresh_soon()
 
 
-def _lacks_leader(metadata: ClusterMetadata, partition: TopicPartition) -> ClientError:
+def _lacks_leader(metadata: MetadataSnapshot, partition: TopicPartition) -> ClientError:
     info = metadata.topics.get(partition.topic)
     code: int = ErrorCode.unknown_topic_or_partition
     if info is not None and info.error_code:

@@ -69,7 +69,7 @@ class TopicInfo:
 
 
 @dataclass(frozen=True)
-class ClusterMetadata:
+class MetadataSnapshot:
     cluster_id: str | None = None
     controller_id: int = -1
     nodes: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
@@ -92,7 +92,7 @@ class ClusterMetadata:
         return {info.id: name for name, info in self.topics.items() if info.id is not None}
 
 
-def read_metadata(response: Any, before: ClusterMetadata, now: float) -> ClusterMetadata:
+def read_metadata(response: Any, before: MetadataSnapshot, now: float) -> MetadataSnapshot:
     """Return a snapshot from a Metadata response. Keeps a partition of `before` that has a newer leader epoch: brokers
     learn of elections one after the other, and the responding broker may be late."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
@@ -100,7 +100,7 @@ def read_metadata(response: Any, before: ClusterMetadata, now: float) -> Cluster
     for topic in response.topics:
         if topic.name is not None:
             topics[topic.name] = _topic(topic, before.topics.get(topic.name))
-    return ClusterMetadata(
+    return MetadataSnapshot(
         cluster_id=getattr(response, "cluster_id", None),
         controller_id=getattr(response, "controller_id", -1),
         nodes=MappingProxyType(nodes),

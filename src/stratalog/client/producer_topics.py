@@ -9,7 +9,7 @@ from stratalog.client._queues import TopicQueues
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import error_of
-from stratalog.client.metadata import ClusterMetadata
+from stratalog.client.metadata import MetadataSnapshot
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -47,7 +47,7 @@ class ProducerTopics:
         self._accumulator.topics[name] = queues
         return queues
 
-    def _update(self, metadata: ClusterMetadata) -> None:
+    def _update(self, metadata: MetadataSnapshot) -> None:
         for name, queues in self._accumulator.topics.items():
             info = metadata.topics.get(name)
             if info is not None and info.partitions:

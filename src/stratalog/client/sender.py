@@ -25,7 +25,7 @@ from stratalog.client._queues import PartitionQueue
 from stratalog.client.batch_completion import NEVER, BatchCompletion, partition_name
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientError, MalformedResponseError
-from stratalog.client.metadata import ClusterMetadata
+from stratalog.client.metadata import MetadataSnapshot
 from stratalog.client.producer_ids import BatchIds
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.net.broker_connection import BrokerConnection
@@ -104,7 +104,7 @@ class Sender:
             direct.write_on()
         self.drain()
 
-    def _on_metadata(self, _: ClusterMetadata) -> None:
+    def _on_metadata(self, _: MetadataSnapshot) -> None:
         self.drain()
 
     # Sending

@@ -17,7 +17,7 @@ from stratalog.client.administration.outcomes import Outcomes
 from stratalog.client.administration.records import list_offsets
 from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.errors import ClientError, error_of
-from stratalog.client.metadata import ClusterMetadata, Node, TopicPartition
+from stratalog.client.metadata import MetadataSnapshot, Node, TopicPartition
 from stratalog.client.offset_lookup import OffsetLookup
 from stratalog.errors import ConfigError
 from stratalog.protocol.error_codes import ErrorCode
@@ -93,7 +93,7 @@ class BrokerOffsets:
         ]
         return _partitions(metadata, partitions)
 
-    def _metadata(self, names: list[str] | None) -> ClusterMetadata:
+    def _metadata(self, names: list[str] | None) -> MetadataSnapshot:
         with using(self._kafka) as client:
             return client.run(ask_metadata(client.cluster, names, None))
 
@@ -195,7 +195,7 @@ class BrokerOffsets:
             return client.run(alter_group_offsets(client.cluster, group, offsets, None))
 
 
-def _partitions(metadata: ClusterMetadata, partitions: list[TopicPartition]) -> Partitions:
+def _partitions(metadata: MetadataSnapshot, partitions: list[TopicPartition]) -> Partitions:
     ids = {partition.topic: metadata.topics[partition.topic].id for partition in partitions}
     return Partitions(tuple(sorted(partitions)), ids, tuple(metadata.nodes.values()))
 

@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stratalog.broker.controller.controller import Controller
-from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic, Registration
+from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, PlannedTopic, Registration
 from stratalog.broker.metadata.cluster_view import ClusterView, PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
 from stratalog.broker.metadata.session import ZooKeeperSession
@@ -158,8 +158,8 @@ async def expire(session: ZooKeeperSession) -> None:
             await asyncio.sleep(0.01)
 
 
-def topic(name: str, *assignment: Sequence[int], min_insync: int = 1, **settings: str) -> NewTopic:
-    return NewTopic(name, uuid.uuid4(), settings, assignment, min_insync)
+def topic(name: str, *assignment: Sequence[int], min_insync: int = 1, **settings: str) -> PlannedTopic:
+    return PlannedTopic(name, uuid.uuid4(), settings, assignment, min_insync)
 
 
 class LostResponses:

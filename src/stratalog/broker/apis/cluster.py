@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog.broker.metadata.membership import Membership, Placement
+from stratalog.broker.metadata.membership import BrokersAndPlacements, Placement
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -32,7 +32,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class ClusterApis:
-    def __init__(self, topics: TopicRegistry, config: BrokerConfig, membership: Membership) -> None:
+    def __init__(self, topics: TopicRegistry, config: BrokerConfig, membership: BrokersAndPlacements) -> None:
         self._topics = topics
         self._config = config
         self._membership = membership

@@ -11,7 +11,7 @@ from typing import Any
 
 from stratalog.broker.apis.configs import Resource
 from stratalog.broker.groups.group_settings import GroupSettings
-from stratalog.broker.metadata.membership import Membership
+from stratalog.broker.metadata.membership import BrokersAndPlacements
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
@@ -19,7 +19,7 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 class ConfigResourcesApi:
-    def __init__(self, topics: TopicRegistry, membership: Membership, groups: GroupSettings) -> None:
+    def __init__(self, topics: TopicRegistry, membership: BrokersAndPlacements, groups: GroupSettings) -> None:
         self._topics = topics
         self._groups = groups
         self._membership = membership

@@ -18,7 +18,7 @@ from typing import Any
 
 from stratalog.broker.apis.error_fields import error_fields
 from stratalog.broker.apis.versions import FINALIZED_LEVELS
-from stratalog.broker.metadata.membership import Membership
+from stratalog.broker.metadata.membership import BrokersAndPlacements
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.clock import Clock
 from stratalog.errors import StratalogError
@@ -33,7 +33,7 @@ _LAST_WITH_RESULTS = 1
 
 class ControllerApis:
     def __init__(
-        self, membership: Membership, clock: Clock, unregister: Callable[[int], Awaitable[None]] | None = None
+        self, membership: BrokersAndPlacements, clock: Clock, unregister: Callable[[int], Awaitable[None]] | None = None
     ) -> None:
         """`unregister` removes a broker that is down from the cluster, by its node id, or raises StratalogError. None
         for a single broker."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from stratalog.broker.background import RunInBackground
-from stratalog.broker.metadata.membership import Membership, Placement
+from stratalog.broker.metadata.membership import BrokersAndPlacements, Placement
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import BrokerConfig
@@ -38,7 +38,7 @@ class MetadataApi:
         self,
         topics: TopicRegistry,
         config: BrokerConfig,
-        membership: Membership,
+        membership: BrokersAndPlacements,
         run_in_background: RunInBackground,
     ) -> None:
         self._topics = topics

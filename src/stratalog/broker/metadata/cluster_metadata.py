@@ -19,13 +19,13 @@ from stratalog.broker.metadata.partition_state import PartitionState
 from stratalog.broker.metadata.registration import Registration
 from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.state_changes import Decide, StateChanges
-from stratalog.broker.metadata.topic_changes import NewTopic, TopicChanges
+from stratalog.broker.metadata.topic_changes import PlannedTopic, TopicChanges
 from stratalog.broker.metadata.znodes import UnreadableZnodeError
 from stratalog.broker.metadata.zookeeper_errors import ConflictError
 from stratalog.broker.metadata.zookeeper_requests import Check, Create, Delete, SetData
 from stratalog.errors import StratalogError
 
-__all__ = ["ClusterMetadata", "NewTopic", "Registration"]
+__all__ = ["ClusterMetadata", "PlannedTopic", "Registration"]
 
 _LARGEST_PRODUCER_ID = 2**62
 
@@ -102,7 +102,7 @@ class ClusterMetadata:
 
     # Topics and settings
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> list[StratalogError | None]:
+    async def create_topics(self, topics: Sequence[PlannedTopic]) -> list[StratalogError | None]:
         """Create topics, each on its own. Return an error for each that is not created."""
         return await self._topics.create_topics(topics)
 

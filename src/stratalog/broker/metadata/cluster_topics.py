@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from typing import Any, TypeVar
 
 from stratalog.broker.controller.assignment import assign_replicas
-from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic
+from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, PlannedTopic
 from stratalog.broker.metadata.cluster_view import ClusterTopic, ClusterView, PartitionId
 from stratalog.broker.metadata.topics import DEFAULT_REPLICATION, Assignment, RequestedTopic, Topic, TopicRegistry
 from stratalog.broker.partition import Partition
@@ -96,7 +96,7 @@ class ClusterTopics(TopicRegistry):
 
     def create_all(self, requested: Sequence[RequestedTopic]) -> Generator[None, None, list[Topic | StratalogError]]:
         outcomes: list[Topic | StratalogError] = []
-        new: list[NewTopic] = []
+        new: list[PlannedTopic] = []
         for topic in requested:
             try:
                 planned = self._plan(topic)
@@ -108,7 +108,7 @@ class ClusterTopics(TopicRegistry):
         errors = iter(self.run(self._metadata.create_topics(new)) if new else ())
         return [outcome if isinstance(outcome, StratalogError) else next(errors) or outcome for outcome in outcomes]
 
-    def _plan(self, topic: RequestedTopic) -> NewTopic:
+    def _plan(self, topic: RequestedTopic) -> PlannedTopic:
         self.check_new(topic.name, topic.partition_count, topic.settings)
         self.check_replication(topic.replication_factor, topic.assignment)
         assignment = topic.assignment
@@ -119,7 +119,7 @@ class ClusterTopics(TopicRegistry):
             assignment = self._assign_replicas(topic.partition_count, factor)
         topic_id = topic.id or uuid.uuid4()
         config = self._config_of(Topic(topic.name, topic_id, topic.partition_count, topic.settings))
-        return NewTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)
+        return PlannedTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)
 
     def _assign_replicas(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
         brokers = self._metadata.view.brokers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic
+from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, PlannedTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.errors import StratalogError, TopicExistsError
 from stratalog.storage.config import LogConfig
@@ -29,9 +29,11 @@ async def register_own_topics(
     if not own:
         return
     if store.metadata.next_producer_id:
-        await metadata.producer_ids(store.metadata.next_producer_id)  # nobody must get an id that is in these logs
+        await metadata.producer_ids(
+            store.metadata.next_producer_id
+        )  # no other producer may get an id that is in these logs
     new = [
-        NewTopic(
+        PlannedTopic(
             topic.name,
             topic.id,
             topic.settings,

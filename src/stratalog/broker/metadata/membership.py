@@ -41,7 +41,7 @@ class Placement(NamedTuple):
     last_known: tuple[int, ...] = ()
 
 
-class Membership(ABC):
+class BrokersAndPlacements(ABC):
     cluster_id: str
     node_id: int
 
@@ -58,7 +58,7 @@ class Membership(ABC):
     def placement(self, partition: Partition) -> Placement: ...
 
 
-class OnlyBroker(Membership):
+class OnlyBroker(BrokersAndPlacements):
     def __init__(self, cluster_id: str, node_id: int, address: Callable[[], Address]) -> None:
         self.cluster_id = cluster_id
         self.node_id = node_id
@@ -78,7 +78,7 @@ class OnlyBroker(Membership):
         return Placement(ErrorCode.none, self.node_id, epoch, node, node, ())
 
 
-class ClusterMembership(Membership):
+class ClusterMembership(BrokersAndPlacements):
     def __init__(self, metadata: ClusterMetadata, node_id: int) -> None:
         self._metadata = metadata
         self.cluster_id = metadata.view.cluster_id

@@ -56,7 +56,7 @@ class ConcurrentSettingsError(StratalogError):
     code = 7  # REQUEST_TIMED_OUT: clients retry
 
 
-class NewTopic(NamedTuple):
+class PlannedTopic(NamedTuple):
     """A topic to create. `assignment`: the replicas of each partition; the first is the preferred leader."""
 
     name: str
@@ -77,11 +77,11 @@ class TopicChanges:
 
     # Creation
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> list[StratalogError | None]:
+    async def create_topics(self, topics: Sequence[PlannedTopic]) -> list[StratalogError | None]:
         """Create topics, each on its own. Return an error for each that is not created."""
         limit = asyncio.Semaphore(_MOST_IN_FLIGHT)
 
-        async def create_topic(topic: NewTopic) -> StratalogError | None:
+        async def create_topic(topic: PlannedTopic) -> StratalogError | None:
             async with limit:
                 try:
                     await self._create(topic)
@@ -94,7 +94,7 @@ class TopicChanges:
             await self._follower.catch_up()
         return outcomes
 
-    async def _create(self, topic: NewTopic) -> None:
+    async def _create(self, topic: PlannedTopic) -> None:
         if not 1 <= len(topic.assignment) <= znodes.MOST_PARTITIONS:
             raise InvalidPartitionsError(
                 f"topic {topic.name!r}: number of partitions is {len(topic.assignment)}; it must lie between 1 and "
@@ -107,7 +107,7 @@ class TopicChanges:
                 await self._remove_states(topic.id)
             raise
 
-    async def _try_to_create(self, topic: NewTopic) -> None:
+    async def _try_to_create(self, topic: PlannedTopic) -> None:
         follower = self._follower
         follower.check_registered()
         existing = await follower.reader.topic(topic.name)

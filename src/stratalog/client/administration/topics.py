@@ -11,7 +11,7 @@ from uuid import UUID
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import Subject
-from stratalog.client.metadata import ClusterMetadata, TopicInfo, read_metadata
+from stratalog.client.metadata import MetadataSnapshot, TopicInfo, read_metadata
 from stratalog.protocol.api_keys import ApiKey
 
 CHOSEN_BY_BROKER = -1
@@ -134,7 +134,7 @@ async def describe_topics(cluster: Cluster, names: Iterable[str], timeout: float
     return collected.outcomes()
 
 
-async def ask_metadata(cluster: Cluster, names: Iterable[str] | None, timeout: float | None) -> ClusterMetadata:
+async def ask_metadata(cluster: Cluster, names: Iterable[str] | None, timeout: float | None) -> MetadataSnapshot:
     """Return the metadata of these topics, or of all topics. It creates no topic, and refreshes don't include them."""
     body = {
         "topics": None if names is None else [{"name": name, "topic_id": None} for name in names],
@@ -143,4 +143,4 @@ async def ask_metadata(cluster: Cluster, names: Iterable[str] | None, timeout: f
         "include_topic_authorized_operations": False,
     }
     response = await cluster.ask_any(ApiKey.METADATA, body, lowest=4, timeout=timeout)
-    return read_metadata(response, ClusterMetadata(), asyncio.get_running_loop().time())
+    return read_metadata(response, MetadataSnapshot(), asyncio.get_running_loop().time())

@@ -29,7 +29,7 @@ from stratalog.client.groups.member_data import (
     encode_subscription,
 )
 from stratalog.client.groups.membership import Membership
-from stratalog.client.metadata import ClusterMetadata, TopicPartition
+from stratalog.client.metadata import MetadataSnapshot, TopicPartition
 from stratalog.client.subscription import Subscription
 from stratalog.errors import ClientError
 from stratalog.protocol.api_keys import ApiKey
@@ -76,7 +76,7 @@ class ClassicMembership(Membership):
     def _on_topics_changed(self) -> None:
         self._rejoin.set()
 
-    def _on_metadata(self, metadata: ClusterMetadata) -> None:
+    def _on_metadata(self, metadata: MetadataSnapshot) -> None:
         super()._on_metadata(metadata)
         if self._led is not None and self._counts(metadata, self._led) != self._led:
             self._rejoin.set()
@@ -199,7 +199,7 @@ class ClassicMembership(Membership):
         ]
 
     @staticmethod
-    def _counts(metadata: ClusterMetadata, topics: Any) -> dict[str, int]:
+    def _counts(metadata: MetadataSnapshot, topics: Any) -> dict[str, int]:
         """Return the number of partitions of each topic, 0 if a topic is missing."""
         known = metadata.topics
         return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}

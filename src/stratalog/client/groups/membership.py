@@ -13,7 +13,7 @@ from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.commits import CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.groups.handoff import Change, Handoff
-from stratalog.client.metadata import ClusterMetadata, TopicPartition
+from stratalog.client.metadata import MetadataSnapshot, TopicPartition
 from stratalog.client.subscription import Subscription
 from stratalog.errors import ClientError
 from stratalog.protocol.api_keys import ApiKey
@@ -140,7 +140,7 @@ class Membership(ABC):
         if self._subscription.pattern is not None:
             self._subscription.topics = self._matching(await self._cluster.refresh(all_topics=True))
 
-    def _matching(self, metadata: ClusterMetadata) -> frozenset[str]:
+    def _matching(self, metadata: MetadataSnapshot) -> frozenset[str]:
         return frozenset(
             name
             for name, info in metadata.topics.items()
@@ -149,14 +149,14 @@ class Membership(ABC):
             and not (info.is_internal and self._settings.exclude_internal_topics)
         )
 
-    def _on_metadata(self, metadata: ClusterMetadata) -> None:
+    def _on_metadata(self, metadata: MetadataSnapshot) -> None:
         self._schedule_refresh_for_missing(metadata)
         if self._subscription.pattern is None or not self._cluster.tracks_all_topics:
             return
         if self._matching(metadata) != self._subscription.topics:
             self._on_topics_changed()
 
-    def _schedule_refresh_for_missing(self, metadata: ClusterMetadata) -> None:
+    def _schedule_refresh_for_missing(self, metadata: MetadataSnapshot) -> None:
         """Refresh the metadata again if a subscribed topic is missing: it may be created at any time."""
         if self._missing_timer is not None:
             self._missing_timer.cancel()
