@@ -29,9 +29,7 @@ async def register_own_topics(
     if not own:
         return
     if store.metadata.next_producer_id:
-        await metadata.producer_ids(
-            store.metadata.next_producer_id
-        )  # no other producer may get an id that is in these logs
+        await metadata.producer_ids(store.metadata.next_producer_id)  # none is given twice
     new = [
         PlannedTopic(
             topic.name,
