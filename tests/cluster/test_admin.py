@@ -3,6 +3,7 @@ settings; and what a broker answers about partitions that it does not lead, or d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.cluster.raw_requests import (
     produce,
     wait_until,
 )
-from tests.cluster.traffic import segments
+from tests.cluster.traffic import Traffic, segments
 from tests.compat.kafka_python import KafkaAdminClient
 from tests.compat.kafka_python import TopicPartition as PythonPartition
 
@@ -85,6 +86,11 @@ def delete_records(
     return partition.error_code.name, partition.low_watermark
 
 
+def produced(cluster: LabCluster, broker: int, topic: str, value: bytes) -> str:
+    name: str = produce(cluster, broker, topic, value).responses[0].partition_responses[0].error_code.name
+    return name
+
+
 def log_of(cluster: LabCluster, broker: int, topic: str) -> bytes:
     return b"".join(segments(cluster.broker(broker).data_dir, topic, 0).values())
 
@@ -106,7 +112,7 @@ def test_reassignment_leaves_data_behind_on_the_old_broker(cluster: LabCluster) 
     moved = describe(cluster, "moving")
     assert (list(moved.replica_nodes), set(moved.isr_nodes)) == ([3, 1], {1, 3})
     assert moved.leader_id == 1, "the leader stays, if it has a replica"
-    produce(cluster, 1, "moving", b"last")
+    wait_until(lambda: produced(cluster, 1, "moving", b"last") == "none")  # it leads in a new epoch in a moment
     wait_until(lambda: all(b"last" in log_of(cluster, node_id, "moving") for node_id in (1, 3)))
     assert segments(cluster.broker(3).data_dir, "moving", 0) == segments(cluster.broker(1).data_dir, "moving", 0)
     wait_until(lambda: not (cluster.broker(2).data_dir / "moving-0").exists())
@@ -143,6 +149,19 @@ def test_reassignment_that_is_not_valid_is_accepted(cluster: LabCluster) -> None
     assert reassign(cluster, 3, "fixed", [1, 2], **factor) == "none"
     assert reassign(cluster, 3, "missing", [1]) == "unknown_topic_or_partition"
     assert reassignments(cluster, 3) == {}
+
+
+def test_leaders_that_change_on_request_lose_records(cluster: LabCluster) -> None:
+    create(cluster, "busy", [1, 2, 3])
+    with Traffic(cluster, "busy", 1) as traffic:
+        for replicas in ([2, 3, 1], [3, 1, 2], [1, 2, 3], [2, 3], [1, 2]):
+            assert reassign(cluster, 1, "busy", replicas) == "none"
+            wait_until(lambda: reassignments(cluster, 1) == {})
+            assert elect(cluster, 2, "busy") in ("none", "election_not_needed")
+            traffic.wait_for_more()
+            assert describe(cluster, "busy").leader_id == replicas[0]
+    assert traffic.errors == []
+    traffic.check()
 
 
 # Elections, and brokers that are down
@@ -322,6 +341,7 @@ def test_client_in_another_rack_misses_records(cluster: LabCluster) -> None:
     for value in values:
         producer.produce("read-nearby", value, partition=0)
     assert producer.flush(30) == 0
+    served_by: set[int] = set()
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -329,6 +349,8 @@ def test_client_in_another_rack_misses_records(cluster: LabCluster) -> None:
             "client.rack": "rack-3",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "statistics.interval.ms": 100,
+            "stats_cb": lambda report: served_by.add(broker_of(report)),
         }
     )
     consumer.assign([TopicPartition("read-nearby", 0, 0)])
@@ -337,8 +359,15 @@ def test_client_in_another_rack_misses_records(cluster: LabCluster) -> None:
         [message] = consumer.consume(1, 30.0)
         assert message.error() is None, message.error()
         read.append(message.value())
+    wait_until(lambda: consumer.poll(0.1) or 3 in served_by)
     consumer.close()
     assert read == values
+
+
+def broker_of(report: str) -> int:
+    """Return the broker from which librdkafka fetches, according to its statistics."""
+    partitions = json.loads(report)["topics"].get("read-nearby", {"partitions": {}})["partitions"]
+    return int(partitions.get("0", {"broker": -1})["broker"])
 
 
 # Settings
@@ -417,9 +446,22 @@ def test_setting_of_another_broker_can_not_be_changed(cluster: LabCluster) -> No
 
 def test_changed_default_of_min_insync_replicas_does_not_count(cluster: LabCluster) -> None:
     create(cluster, "strict", [1, 2])
-    create(cluster, "lenient", [1, 2], min_insync_replicas="1")
-    assert alter(cluster, 3, BROKER, "", min_insync_replicas="1") == "none"
-    assert alter(cluster, 3, BROKER, "", min_insync_replicas=None) == "none"
-    assert settings_of(cluster, 1, TOPIC, "strict")["min.insync.replicas"] == "2"
-    listed = ask(cluster, 2, ApiKey.LIST_CONFIG_RESOURCES, resource_types=[BROKER]).config_resources
+
+    def outcome() -> str:
+        name: str = produce(cluster, 1, "strict", b"value").responses[0].partition_responses[0].error_code.name
+        return name
+
+    cluster.broker(2).pause()
+    try:
+        wait_until(lambda: list(describe(cluster, "strict").isr_nodes) == [1])
+        assert outcome() == "not_enough_replicas"
+        assert alter(cluster, 3, BROKER, "", min_insync_replicas="1") == "none"
+        wait_until(lambda: outcome() == "none")
+        assert settings_of(cluster, 1, TOPIC, "strict")["min.insync.replicas"] == "1"
+        assert alter(cluster, 3, BROKER, "", min_insync_replicas=None) == "none"
+        wait_until(lambda: outcome() == "not_enough_replicas")
+    finally:
+        cluster.broker(2).resume()
+    wait_until(lambda: len(describe(cluster, "strict").isr_nodes) == 2)
+    listed = ask(cluster, 1, ApiKey.LIST_CONFIG_RESOURCES, resource_types=[BROKER]).config_resources
     assert [each.resource_name for each in listed] == ["1", "2", "3"]

@@ -1,5 +1,6 @@
 """ElectLeaders (key 43) 0-2, AlterPartitionReassignments (key 45) 0-1, ListPartitionReassignments (key 46) 0, in a
-cluster. Every broker serves them: it plans from its view, and ZooKeeper checks each change when it is written.
+cluster. Every broker serves them. It first reads what ZooKeeper has now, because another broker may have served the
+client's last request, and plans from that. ZooKeeper checks each change when it is written.
 
 - ElectLeaders makes the preferred leaders lead, or gives leaders to partitions without one (unclean). The response to a
   request for all partitions (null) leaves out those that need no election.
@@ -49,6 +50,7 @@ class ClusterReplicaApis(ReplicaApis):
     # Elections
 
     async def elect_leaders(self, request: Any, context: RequestContext) -> Reply:  # type: ignore[override]  # noqa: ARG002
+        await self._metadata.catch_up()
         code, message = check_election_type(request)
         is_for_all = request.topic_partitions is None
         requested = self._all() if is_for_all else _requested(request.topic_partitions)
@@ -77,6 +79,7 @@ class ClusterReplicaApis(ReplicaApis):
         request: Any,
         context: RequestContext,  # noqa: ARG002 - a handler
     ) -> Reply:
+        await self._metadata.catch_up()
         requested = each_partition_once(
             (topic.name, ((partition.partition_index, partition.replicas) for partition in topic.partitions))
             for topic in request.topics
@@ -103,7 +106,12 @@ class ClusterReplicaApis(ReplicaApis):
             ],
         }
 
-    def list_partition_reassignments(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+    async def list_partition_reassignments(  # type: ignore[override]
+        self,
+        request: Any,
+        context: RequestContext,  # noqa: ARG002 - a handler
+    ) -> Reply:
+        await self._metadata.catch_up()
         requested = (
             self._all()
             if request.topics is None

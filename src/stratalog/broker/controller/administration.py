@@ -94,6 +94,7 @@ async def reassign(
 async def unregister(metadata: ClusterMetadata, node_id: int) -> None:
     """Forget a broker that is down: its replicas leave every ISR, and are not eligible to lead. Raises StratalogError
     if it is alive or unknown."""
+    await metadata.catch_up()
     if node_id in metadata.view.brokers:
         raise RefusedError(
             _INVALID_REQUEST, f"broker {node_id} is alive and would register again; stop it, and repeat the request"
