@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from stratalog.client import Admin, Producer
 from stratalog.lab.cluster import LabCluster
-from stratalog.lab.serve_process import ServeProcess
+from stratalog.lab.serve_process import BrokerStartError, ServeProcess
+from stratalog.lab.zookeeper import ZooKeeperServer
 from tests.cluster.conftest import SETTINGS
 from tests.cluster.traffic import create_topic, read_all
 
@@ -38,5 +41,26 @@ def test_topics_of_a_single_broker_are_lost_when_it_joins_a_cluster(tmp_path: Pa
         with Admin(cluster.bootstrap_servers) as admin:
             assert list(admin.list_topics()) == ["more"], "a deleted topic has come back"
         assert cluster.broker(1).errors() == []
+    finally:
+        cluster.kill()
+
+
+def test_replicas_are_taken_for_strays_without_their_cluster(tmp_path: Path) -> None:
+    cluster = LabCluster(tmp_path, brokers=1, settings={"zookeeper.session.timeout.ms": 3000}, dies_with_thread=True)
+    data = cluster.broker(1).data_dir
+    try:
+        cluster.start()
+        create_topic(cluster, "orders", replicas=1)
+        cluster.stop()
+        with pytest.raises(BrokerStartError, match="belongs to a broker of a cluster, whose topics are in ZooKeeper"):
+            ServeProcess(data, {"node.id": 1}, dies_with_thread=True).start()
+        emptied = ZooKeeperServer(tmp_path / "emptied")
+        cluster.broker(1).settings["zookeeper.connect"] = emptied.start().address
+        try:
+            with pytest.raises(BrokerStartError, match="ZooKeeper has no znode /cluster/id any more"):
+                cluster.broker(1).start()
+        finally:
+            emptied.kill()
+        assert (data / "orders-0").is_dir()
     finally:
         cluster.kill()

@@ -70,6 +70,7 @@ from stratalog.broker.transactions.transactions_topic import TransactionsTopic
 from stratalog.broker.transactions.two_phase import TwoPhase
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock, SystemClock
+from stratalog.errors import StorageError
 from stratalog.net.server import Limits, Server, bind
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.log_directory import LogDirectory
@@ -122,6 +123,11 @@ class Broker:
     def _be_alone(self) -> None:
         """Be the only broker: all topics are in the data directory."""
         config = self.config
+        if self.store.belongs_to_cluster:
+            raise StorageError(
+                f"{self.directory.path}: the data directory belongs to a broker of a cluster, whose topics are in "
+                "ZooKeeper; start the broker with --set zookeeper.connect=..., or with another data directory"
+            )
         self.membership = OnlyBroker(self.store.load_cluster_id(config.node_id), config.node_id, self.address)
         self.topics = EmbeddedTopics(
             self.directory,

@@ -109,7 +109,8 @@ class ClusterMember:
             # Without an id, the directory is new: a broker of this node id that was registered has lost its logs.
             lost_tail = directory.lost_tail or (known is None and await _was_registered(session, config.node_id))
             registration = Registration(config.node_id, address.host, address.port, cluster.broker_rack, lost_tail)
-            metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
+            may_found = not store.belongs_to_cluster
+            metadata = await ClusterMetadata.join(session, registration, cluster_id=known, may_found=may_found)
             return cls(config, current, session, metadata, store, directory, clock, on_loop)
         except BaseException:
             await session.close()
@@ -165,8 +166,8 @@ class ClusterMember:
         self._has_noted_loss = True
 
         def note() -> None:
-            if self._store.read_cluster_id(self._config.node_id) is None:
-                self._store.save_cluster_id(self._config.node_id, self.metadata.view.cluster_id)
+            if not self._store.belongs_to_cluster:
+                self._store.save_cluster_id(self._config.node_id, self.metadata.view.cluster_id, in_cluster=True)
             if self._directory.lost_tail:
                 self._directory.forget_lost_tail()
 

@@ -71,10 +71,11 @@ class ClusterFollower:
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def join(self, cluster_id: str | None) -> None:
-        """Register the broker and read everything; then follow the changes. Raises the errors of claim_cluster,
-        register, and of the session."""
-        self.view = ClusterView(await claim_cluster(self.session, cluster_id))
+    async def join(self, cluster_id: str | None, *, may_found: bool) -> None:
+        """Register the broker and read everything; then follow the changes. With `may_found`, a ZooKeeper without a
+        cluster gets a new one. Raises the errors of claim_cluster, register, and of the session."""
+        claim = claim_cluster if may_found else check_cluster
+        self.view = ClusterView(await claim(self.session, cluster_id))
         self.session.on_session(self._session_changed)
         await self._round()
         self._task = asyncio.create_task(self._follow())

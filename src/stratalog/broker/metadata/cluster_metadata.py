@@ -41,15 +41,21 @@ class ClusterMetadata:
 
     @classmethod
     async def join(
-        cls, session: ZooKeeperSession, registration: Registration, *, cluster_id: str | None
+        cls,
+        session: ZooKeeperSession,
+        registration: Registration,
+        *,
+        cluster_id: str | None,
+        may_found: bool = True,
     ) -> ClusterMetadata:
         """Register a broker in its cluster, and read all metadata.
 
-        `cluster_id`: the one of the data directory, None if that is empty. A new cluster takes it over. Raises
+        `cluster_id`: the one of the data directory, None if that is empty. A new cluster takes it over. `may_found`:
+        False if the broker has been in its cluster already, so that an emptied ZooKeeper is an error. Raises
         WrongClusterError for another cluster, NodeIdInUseError if another broker has the node id,
         UnreadableZnodeError if the cluster has a newer format version, and the errors of the session."""
         follower = ClusterFollower(session, registration)
-        await follower.join(cluster_id)
+        await follower.join(cluster_id, may_found=may_found)
         return cls(follower)
 
     # Reading

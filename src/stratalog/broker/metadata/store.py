@@ -26,6 +26,7 @@ METADATA_FILE = "stratalog-metadata.json"
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 META_PROPERTIES = "meta.properties"
 _FORMAT = 1
+_COORDINATED_BY = "stratalog.coordinated.by"
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,19 @@ class MetadataStore:
             )
         return properties.get("cluster.id") or None
 
-    def save_cluster_id(self, node_id: int, cluster_id: str) -> None:
-        lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={_new_id()}"]
+    @property
+    def belongs_to_cluster(self) -> bool:
+        """True if a broker of a cluster has used the data directory: its topics are in ZooKeeper."""
+        return self._read_properties().get(_COORDINATED_BY) == "zookeeper"
+
+    def save_cluster_id(self, node_id: int, cluster_id: str, *, in_cluster: bool = False) -> None:
+        """Save the ids in meta.properties; with `in_cluster`, also that the topics are in ZooKeeper."""
+        new = {"version": "1", "directory.id": _new_id()} | self._read_properties()
+        new |= {"cluster.id": cluster_id, "node.id": str(node_id)} | (
+            {_COORDINATED_BY: "zookeeper"} if in_cluster else {}
+        )
         try:
-            self._disk.replace(self._properties, "".join(f"{line}\n" for line in lines).encode())
+            self._disk.replace(self._properties, "".join(f"{name}={value}\n" for name, value in new.items()).encode())
         except OSError as error:
             raise StorageError(f"{self._properties}: can't be written: {error}") from error
 
