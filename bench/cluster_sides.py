@@ -124,9 +124,7 @@ class Side(ABC):
             future.result(WAIT_SECONDS)
         self.await_partitions(
             names,
-            lambda partitions: (
-                len(partitions) == partitions * len(names) and all(each.isr == replicas for each in partitions)
-            ),
+            lambda views: len(views) == partitions * len(names) and all(each.isr == replicas for each in views),
         )
 
     def delete_topics(self, names: list[str]) -> None:
