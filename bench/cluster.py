@@ -1,7 +1,8 @@
 """Compare three brokers and ZooKeeper with three nodes of Apache Kafka on this machine. `make bench-cluster` runs this.
 
 `make compat` must have fetched Kafka before. Both sides take turns, and the results are medians of rounds. The clients
-are Kafka's ProducerPerformance and librdkafka. CPU time is that of the brokers, from /proc; ZooKeeper's is told apart.
+are Kafka's ProducerPerformance and librdkafka. CPU time is that of the brokers, from /proc; that of ZooKeeper is
+reported separately.
 """
 
 from __future__ import annotations

@@ -48,13 +48,13 @@ class Probe:
                 "error_cb": lambda _: None,
             }
         )
-        self._places = [(topic, partition) for topic in topics for partition in range(partitions)]
+        self._partitions = [(topic, partition) for topic in topics for partition in range(partitions)]
         self._waiting: set[tuple[str, int]] = set()
 
     def seconds(self) -> float:
         start = time.perf_counter()
-        self._waiting = set(self._places)
-        for topic, partition in self._places:
+        self._waiting = set(self._partitions)
+        for topic, partition in self._partitions:
             self._producer.produce(topic, b"probe", partition=partition, on_delivery=self._delivered)
         while self._waiting:
             if time.perf_counter() - start > WAIT_SECONDS:
@@ -71,7 +71,7 @@ class Probe:
 
 
 @dataclass
-class Measured:
+class ClusterCosts:
     """Results of one side, over all rounds."""
 
     failover: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Measured:
 
 def failover(parent: Path | None, rounds: int) -> Iterator[Row]:
     """Kill each broker of both clusters in turn, `rounds` times."""
-    results = (Measured(), Measured())
+    results = (ClusterCosts(), ClusterCosts())
     with directory(parent) as path:
         for side, result in zip(SIDES, results, strict=True):
             with running(side, path, session_ms=SESSION_MS) as cluster:
@@ -100,7 +100,7 @@ def failover(parent: Path | None, rounds: int) -> Iterator[Row]:
 
 def many(parent: Path | None) -> Iterator[Row]:
     """Create thousands of partitions, restart the cluster, kill a broker, and measure the idle cluster."""
-    results = (Measured(), Measured())
+    results = (ClusterCosts(), ClusterCosts())
     partitions = MANY_TOPICS * MANY_TOPIC_PARTITIONS
     with directory(parent) as path:
         for side, result in zip(SIDES, results, strict=True):
@@ -128,7 +128,7 @@ def many(parent: Path | None) -> Iterator[Row]:
     yield _failover_row(partitions, ours, theirs, has_target=False)
 
 
-def _measure_idle(cluster: Side, result: Measured) -> None:
+def _measure_idle(cluster: Side, result: ClusterCosts) -> None:
     time.sleep(SETTLE_SECONDS)
     before, start = cluster.cpu(), time.perf_counter()
     time.sleep(IDLE_SECONDS)
@@ -137,7 +137,7 @@ def _measure_idle(cluster: Side, result: Measured) -> None:
     result.idle_coordinator.append(cpu.coordinator / seconds)
 
 
-def _kill_and_measure(cluster: Side, victim: int, names: list[str], probe: Probe, result: Measured) -> None:
+def _kill_and_measure(cluster: Side, victim: int, names: list[str], probe: Probe, result: ClusterCosts) -> None:
     probe.seconds()
     cluster.kill_broker(victim)
     result.failover.append(probe.seconds())
@@ -146,7 +146,7 @@ def _kill_and_measure(cluster: Side, victim: int, names: list[str], probe: Probe
     probe.seconds()
 
 
-def _idle_row(partitions: int, ours: Measured, theirs: Measured, *, has_target: bool) -> Row:
+def _idle_row(partitions: int, ours: ClusterCosts, theirs: ClusterCosts, *, has_target: bool) -> Row:
     mine, others = statistics.median(ours.idle), statistics.median(theirs.idle)
     return Row(
         f"idle brokers, each with {partitions:,} partitions, CPU of all three",
@@ -157,7 +157,7 @@ def _idle_row(partitions: int, ours: Measured, theirs: Measured, *, has_target: 
     )
 
 
-def _failover_row(partitions: int, ours: Measured, theirs: Measured, *, has_target: bool) -> Row:
+def _failover_row(partitions: int, ours: ClusterCosts, theirs: ClusterCosts, *, has_target: bool) -> Row:
     mine, others = statistics.median(ours.failover), statistics.median(theirs.failover)
     return Row(
         f"a broker of {partitions:,} partitions is killed: time until all take writes, session timeout "

@@ -48,7 +48,7 @@ class Produced:
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """What it cost to copy what a follower had missed."""
+    """The cost of copying the records that a follower had missed."""
 
     gb: float
     seconds: float

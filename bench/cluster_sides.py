@@ -40,7 +40,7 @@ COMMON: Mapping[str, str] = {
 
 
 class PartitionView(NamedTuple):
-    """What the cluster reports about a partition."""
+    """A partition as the cluster describes it."""
 
     leader: int
     isr: int
@@ -123,7 +123,8 @@ class Side(ABC):
         for future in self.admin.create_topics(new, operation_timeout=60, request_timeout=WAIT_SECONDS).values():
             future.result(WAIT_SECONDS)
         self.await_partitions(
-            names, lambda found: len(found) == partitions * len(names) and all(each.isr == replicas for each in found)
+            names,
+            lambda views: len(views) == partitions * len(names) and all(each.isr == replicas for each in views),
         )
 
     def delete_topics(self, names: list[str]) -> None:
@@ -144,17 +145,17 @@ class Side(ABC):
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             try:
-                found = self.partitions(names)
+                partitions = self.partitions(names)
             except KafkaException:  # the broker that was asked is down
-                found = []
-            if found and all(each.leader >= 0 for each in found) and condition(found):
+                partitions = []
+            if partitions and all(each.leader >= 0 for each in partitions) and condition(partitions):
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name}: the partitions did not get ready: {found[:20]} ...")
+                raise TimeoutError(f"{self.name}: the partitions did not get ready: {partitions[:20]} ...")
             time.sleep(POLL_SECONDS)
 
     def await_in_sync(self, names: list[str], replicas: int = 3) -> None:
-        self.await_partitions(names, lambda found: all(each.isr == replicas for each in found))
+        self.await_partitions(names, lambda views: all(each.isr == replicas for each in views))
 
 
 class OurSide(Side):

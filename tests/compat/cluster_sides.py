@@ -134,7 +134,7 @@ class ClusterSide(ABC):
             "log_start_offset": -1,
             "partition_max_bytes": 1_000_000,
         }
-        wanted = {"topic": topic, "topic_id": self._ids[topic], "partitions": [partition]}
+        requested = {"topic": topic, "topic_id": self._ids[topic], "partitions": [partition]}
         answer = self.ask(
             broker,
             ApiKey.FETCH,
@@ -146,7 +146,7 @@ class ClusterSide(ABC):
             isolation_level=0,
             session_id=0,
             session_epoch=-1,
-            topics=[wanted],
+            topics=[requested],
             forgotten_topics_data=[],
             rack_id="",
         )

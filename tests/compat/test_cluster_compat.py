@@ -157,8 +157,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
     sides: list[ClusterSide] = [KafkaSide(directory / "kafka"), OurCluster(directory / "ours")]
     try:
         with ThreadPoolExecutor(len(sides)) as pool:
-            told = list(pool.map(tell_story, sides))
-        yield {name: (told[0][name], told[1][name]) for name in told[0]}
+            responses = list(pool.map(tell_story, sides))
+        yield {name: (responses[0][name], responses[1][name]) for name in responses[0]}
     finally:
         for side in sides:
             side.kill_all()
@@ -176,11 +176,11 @@ def tell_story(side: ClusterSide) -> dict[str, Any]:
     side.reassign("moved", [2, 1])
     side.elect("moved")
     side.wait_until(lambda: side.list_offset(2, "moved") == "none")
-    told = answers_to(side, ALL_UP)
+    responses = answers_to(side, ALL_UP)
     side.stop(GONE)
     side.wait_until(lambda: side.described("preferred").leader_id == 1 and side.list_offset(1, "preferred") == "none")
     side.wait_until(lambda: GONE not in side.described("led").isr_nodes)
-    return told | answers_to(side, ONE_DOWN)
+    return responses | answers_to(side, ONE_DOWN)
 
 
 def knows_all(side: ClusterSide, broker: int) -> bool:
@@ -189,13 +189,13 @@ def knows_all(side: ClusterSide, broker: int) -> bool:
 
 
 def answers_to(side: ClusterSide, requests: dict[str, Answer]) -> dict[str, Any]:
-    told = {}
+    responses = {}
     for name, request in requests.items():
         try:
-            told[name] = request(side)
+            responses[name] = request(side)
         except Exception as error:  # of this request only; its test raises it
-            told[name] = error
-    return told
+            responses[name] = error
+    return responses
 
 
 @pytest.mark.parametrize("name", [*ALL_UP, *ONE_DOWN])
