@@ -61,9 +61,10 @@ def perform(side: Side, topic: str, mib: int, records_per_second: int = -1, *set
     records = mib * MIB // RECORD_BYTES
     arguments = ["--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES)]
     arguments += ["--throughput", str(records_per_second)]
-    arguments += ["--producer-props", f"bootstrap.servers={side.bootstrap_servers}", "acks=all", *settings]
-    command = java_command("org.apache.kafka.tools.ProducerPerformance", arguments, options=PRODUCER_JVM)
     leaders = {each.leader for each in side.partitions([topic])}
+    servers = ",".join(side.address(node_id) for node_id in leaders)  # a paused broker would not answer
+    arguments += ["--producer-props", f"bootstrap.servers={servers}", "acks=all", *settings]
+    command = java_command("org.apache.kafka.tools.ProducerPerformance", arguments, options=PRODUCER_JVM)
     before = side.cpu()
     output = subprocess.run(command, capture_output=True, text=True, timeout=PRODUCER_SECONDS, check=True).stdout
     cpu = side.cpu() - before
@@ -162,9 +163,9 @@ def _catch_up_once(side: Side, topic: str, mib: int) -> CaughtUp:
     try:
         side.await_in_sync([topic], len(BROKERS) - 1)
         produced = perform(side, topic, mib)
+        before, start = side.cpu(), time.perf_counter()
     finally:
         os.kill(side.pid(paused), signal.SIGCONT)
-    before, start = side.cpu(), time.perf_counter()
     side.await_in_sync([topic])
     cpu, seconds = side.cpu() - before, time.perf_counter() - start
     side.delete_topics([topic])

@@ -75,6 +75,9 @@ class Side(ABC):
     def bootstrap_servers(self) -> str: ...
 
     @abstractmethod
+    def address(self, node_id: int) -> str: ...
+
+    @abstractmethod
     def pid(self, node_id: int) -> int: ...
 
     @abstractmethod
@@ -170,6 +173,9 @@ class OurSide(Side):
     def bootstrap_servers(self) -> str:
         return self.cluster.bootstrap_servers
 
+    def address(self, node_id: int) -> str:
+        return self.cluster.broker(node_id).bootstrap_servers
+
     def pid(self, node_id: int) -> int:
         return self.cluster.broker(node_id).pid
 
@@ -213,6 +219,9 @@ class KafkaSide(Side):
     @property
     def bootstrap_servers(self) -> str:
         return self.cluster.bootstrap_servers
+
+    def address(self, node_id: int) -> str:
+        return self.cluster.node(node_id).bootstrap
 
     def pid(self, node_id: int) -> int:
         return self.cluster.node(node_id).pid
