@@ -184,7 +184,7 @@ def test_elections_on_request(cluster: LabCluster) -> None:
     assert elect(cluster, 2, "elected") == "preferred_leader_not_available"
     assert elect(cluster, 2, "single", UNCLEAN) == "eligible_leaders_not_available"
     single = describe(cluster, "single")
-    assert (single.error_code.name, single.leader_id) == ("leader_not_available", -1)
+    assert (single.error_code.name, single.leader_id) == ("none", -1)
     assert (list(single.eligible_leader_replicas), list(single.offline_replicas)) == ([3], [3])
     assert ask(cluster, 1, ApiKey.UNREGISTER_BROKER, broker_id=3).error_code.name == "none"
     single = describe(cluster, "single")

@@ -70,8 +70,7 @@ class Dispatcher:
         self._due_flushes = due_flushes
         self.turns = AnswerTurns()
         self._largest_request = largest_request
-        served = {*routes, ApiKey.PRODUCE, ApiKey.FETCH}
-        self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS if key in served}
+        self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS}
 
     @property
     def small_frame(self) -> int:
@@ -110,8 +109,7 @@ class Dispatcher:
         if served is None:
             if number == OwnApiKey.STRATALOG and version == 0:
                 return self._answer_own(bytes(frame[position:]), correlation_id)
-            self._counters.refused_requests += 1
-            raise RefusedConnectionError(f"a request with API key {number}, which is not served")
+            raise self._not_served(number)
         key, lowest, highest, first_flexible = served
         if not lowest <= version <= highest:
             return self._answer_unknown_version(key, version, correlation_id)
@@ -122,6 +120,8 @@ class Dispatcher:
             response = self._produce.serve(frame, position, version, correlation_id)
         elif key is ApiKey.FETCH:
             response = self._fetch.serve(frame, position, version, correlation_id)
+        elif key not in self._routes:
+            raise self._not_served(number)
         else:
             # ApiVersions' response has tags in its body only: its reader may not know about tags yet.
             flexible = flexible and key is not ApiKey.API_VERSIONS
@@ -142,6 +142,10 @@ class Dispatcher:
             return self._timed(response, number, started)
         self._counters.request_seconds[number] += self._clock.monotonic() - started
         return response
+
+    def _not_served(self, number: int) -> RefusedConnectionError:
+        self._counters.refused_requests += 1
+        return RefusedConnectionError(f"a request with API key {number}, which is not served")
 
     def _timed(
         self, response: Awaitable[Response] | Awaitable[list[Part]], number: int, started: float

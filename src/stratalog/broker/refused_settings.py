@@ -56,6 +56,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("reserved.broker.max.id", _OLD),
     ("initial.broker.registration.timeout.ms", _COORDINATION),
     ("leader.imbalance.per.broker.percentage", _OLD),
+    ("replica.alter.log.dirs.", "there is one data directory"),
     ("num.replica.alter.log.dirs.threads", "there is one data directory"),
     ("replication.quota.", _QUOTAS),
     ("alter.log.dirs.", "there is one data directory"),

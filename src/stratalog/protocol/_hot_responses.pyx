@@ -30,12 +30,13 @@ cdef int write_message(Output out, text) except -1:
 
 
 cdef int write_leader(Output out, int tag, leader, dict leaders) except -1:
-    """Write a partition's current leader as a tagged field, and note its endpoint."""
+    """Write a partition's current leader as a tagged field, and note its endpoint. -1 stands for no leader."""
     out.byte(<unsigned char> tag)
     out.byte(LEADER_SIZE + 1)
     out.int32(leader.node_id)
     out.int32(leader.leader_epoch)
-    leaders[leader.node_id] = leader
+    if leader.node_id >= 0:
+        leaders[leader.node_id] = leader
     return out.byte(0)
 
 

@@ -111,7 +111,7 @@ class ClusterApis:
 
 def _described(index: int, placement: Placement) -> Reply:
     return {
-        "error_code": placement.error,
+        "error_code": ErrorCode.none,  # also without a leader, as in Kafka
         "partition_index": index,
         "leader_id": placement.leader,
         "leader_epoch": placement.leader_epoch,

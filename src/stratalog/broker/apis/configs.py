@@ -33,6 +33,7 @@ from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups.group_settings import OwnGroupConfig
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
+from stratalog.broker.refused_settings import why_refused
 from stratalog.broker.requests import Handler, LongReply, Reply, RequestContext
 from stratalog.broker.settings import ALIASES, BrokerConfig, unknown_broker_setting
 from stratalog.broker.topic_defaults import topic_config
@@ -330,8 +331,10 @@ def _applied(
         return alteration
     settings = dict(own)
     for change in alteration:
-        # An existing setting can always be deleted, also one that only older brokers allow to set.
-        if change.operation is not SettingOperation.DELETE or change.name not in own:
+        is_deletion = change.operation is SettingOperation.DELETE
+        # An existing setting can always be deleted, also one that only older brokers allow to set. Kafka's tools delete
+        # throttles that they have not set.
+        if not is_deletion or (change.name not in own and why_refused(change.name) is None):
             check(change.name)
         if change.operation is SettingOperation.SET:
             settings[change.name] = change.value

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 _READ_COMMITTED = 1
 _NO_TIME = 0.001  # seconds; timers are no finer
 _FIRST_WITH_SESSIONS = 7
+_FIRST_WITH_RACK = 11
 _FIRST_BY_ID = 13
 _MOST_READS_AHEAD = 64  # for fetches that are already answered
 _MOST_WARM = 1_000  # reads into the page cache that are remembered until a fetch makes use of them
@@ -83,7 +84,7 @@ class _Fetch(NamedTuple):
     session: CachedSession | None
     partitions: Iterable[CachedPartition]
     follower: FetchingFollower | None
-    rack: str | None  # of a consumer
+    rack: str | None  # of a consumer; None in versions without it
     committed_only: bool
     min_bytes: int
     max_bytes: int
@@ -144,7 +145,7 @@ class FetchApi:
             session,
             session.partitions.values() if session is not None else _sessionless(topics),
             None if replica is None else FetchingFollower(*replica),
-            rack,
+            rack if version >= _FIRST_WITH_RACK else None,
             isolation == _READ_COMMITTED,
             min_bytes,
             min(max_bytes, self._max_bytes()),

@@ -38,15 +38,15 @@ def refusal_of_replicated(
     partition: Partition, cached: CachedPartition, follower: FetchingFollower | None, rack: str | None
 ) -> FetchedPartition | None:
     """Return what to report instead of records, if there is something. Record a follower's progress. `rack` is the one
-    that a consumer names."""
+    that a consumer names. Followers serve consumers whose version has a rack, also if it is empty, as in Kafka."""
     index, current_epoch, offset, last_epoch, _, follower_start = cached.requested
     if not isinstance(partition, ReplicatedPartition):
         return FetchedPartition(index, int(ErrorCode.not_leader_or_follower))
     error = check_leader_epoch(partition, current_epoch)
-    if rack and follower is None:
+    if rack is not None and follower is None:
         if error is ErrorCode.not_leader_or_follower:
             error = _check_nearby(partition, current_epoch, offset)
-        elif not error and (preferred := partition.preferred_replica(rack, offset)) is not None:
+        elif rack and not error and (preferred := partition.preferred_replica(rack, offset)) is not None:
             end, stable = partition.high_watermark, partition.last_stable_offset
             start = partition.log.log_start_offset
             return FetchedPartition(index, 0, end, stable, start, preferred_replica=preferred)
@@ -75,7 +75,7 @@ def refusal_of_replicated(
 
 
 def _check_nearby(partition: ReplicatedPartition, epoch: int, offset: int) -> ErrorCode:
-    """Return the error for a consumer that reads from a follower in its rack, if there is one."""
+    """Return the error for a consumer that reads from a follower, if there is one."""
     if not partition.serves_as_follower():
         return ErrorCode.not_leader_or_follower
     if epoch not in (-1, partition.leader_epoch):

@@ -214,8 +214,9 @@ class ReplicatedPartition(Partition):
             fetch.finish()
 
     def serves_as_follower(self) -> bool:
-        """Return whether consumers that name their rack may read here from a follower, up to its high watermark."""
-        return self._context.selects_by_rack and self.leader != NO_LEADER and self.is_hosted and not self.is_offline
+        """Return whether consumers may read here from a follower, up to its high watermark. A leader without its lease
+        is none."""
+        return self.leadership is None and self.leader != NO_LEADER and self.is_hosted and not self.is_offline
 
     def preferred_replica(self, rack: str, offset: int) -> int | None:
         """Return the replica in a consumer's rack that it should read from, if it is not this one: the one with the

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
 from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.cluster_view import ClusterView, PartitionId
-from stratalog.broker.metadata.partition_state import PartitionState
+from stratalog.broker.metadata.partition_state import NO_LEADER, PartitionState
 from stratalog.broker.replication.config import ClusterConfig
 from stratalog.broker.replication.fetcher import Leader, ReplicaFetcher
 from stratalog.broker.replication.isr_changes import IsrChanges
@@ -121,9 +121,11 @@ class Replicas:
     def _leader_of(self, partition: PartitionId) -> CurrentLeader | None:
         view = self._metadata.view
         state = view.states.get(partition)
-        leader = None if state is None else view.brokers.get(state.leader)
-        if state is None or leader is None:
+        if state is None:
             return None
+        leader = view.brokers.get(state.leader)
+        if leader is None:
+            return CurrentLeader(NO_LEADER, state.leader_epoch, "", -1)
         return CurrentLeader(leader.node_id, state.leader_epoch, leader.host, leader.port, leader.rack)
 
     def _rack_of(self, node_id: int) -> str | None:
