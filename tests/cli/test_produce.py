@@ -38,8 +38,8 @@ def test_records_that_are_refused_again_and_again_are_reported(
     warning, error, _ = done.stderr.splitlines()
     assert warning == (
         "stratalog: the broker refuses records; they are sent again until delivery.timeout.ms = 1500 is over. "
-        f"The last error: {stratalog_topic}-0: NOT_ENOUGH_REPLICAS (error 19): min.insync.replicas is 2, but there is "
-        "one replica"
+        f"The last error: {stratalog_topic}-0: NOT_ENOUGH_REPLICAS (error 19): min.insync.replicas is 2, but "
+        "1 replica is in sync"
     )
     assert "not acknowledged within delivery.timeout.ms" in error
 

@@ -35,7 +35,7 @@ def test_only_listed_settings_are_unknown_to_kafka() -> None:
     [
         ("remote.storage.enable", "true", "tiered storage is not available yet"),
         ("local.retention.ms", "1000", "tiered storage is not available yet"),
-        ("leader.replication.throttled.replicas", "*", "one replica"),
+        ("leader.replication.throttled.replicas", "*", "not throttled yet"),
         ("message.format.version", "2.0", "Kafka 4 has removed it"),
         ("message.downconversion.enable", "true", "Kafka 4 has removed it"),
         ("message.timestamp.difference.max.ms", "1", r"use message\.timestamp\.before\.max\.ms"),

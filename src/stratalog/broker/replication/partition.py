@@ -214,8 +214,8 @@ class ReplicatedPartition(Partition):
             fetch.finish()
 
     def serves_as_follower(self) -> bool:
-        """Return whether consumers may read here from a follower, up to its high watermark. A leader without its lease
-        is none."""
+        """Return whether consumers may read here from a follower, up to its high watermark; never from a leader that
+        has no lease."""
         return self.leadership is None and self.leader != NO_LEADER and self.is_hosted and not self.is_offline
 
     def preferred_replica(self, rack: str, offset: int) -> int | None:
