@@ -40,6 +40,7 @@ _MOST_ENTRIES = 1000
 _KEPT_ENTRIES = 500
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
+_NO_CONTROLLER_SECONDS = 0.5
 
 
 class Reign(NamedTuple):
@@ -134,6 +135,9 @@ class Controller:
                 if await self._reigns():
                     await self._act()
                 pause = _FIRST_PAUSE_SECONDS
+                if self._metadata.view.controller == NO_BROKER:
+                    # The znode is being created, or holds rubbish: its deletion would not change the view.
+                    asyncio.get_running_loop().call_later(_NO_CONTROLLER_SECONDS, self._wake.set)
                 continue
             except ConflictError as error:
                 logger.info("broker %d is not the controller any more: %s", self._metadata.node_id, error)
@@ -152,6 +156,8 @@ class Controller:
         if self._reign is not None and self._reign.session_id != self._session.session_id:
             self._reign = None
         controller = self._metadata.view.controller
+        if self._reign is not None and controller == NO_BROKER and await self._session.get(znodes.CONTROLLER) is None:
+            self._reign = None  # somebody has deleted the znode
         if self._reign is not None:
             return True
         if not self._metadata.can_lead() or controller not in (NO_BROKER, self._metadata.node_id):

@@ -27,16 +27,21 @@ def next_state(
     if state.leader_epoch < 0:  # it never had a leader, so no replica has any record
         new = create(state.replicas, alive, state.min_insync)
         return replace(new, adding=state.adding, removing=state.removing, partition_epoch=state.partition_epoch)
-    changed = state
-    for broker in view.brokers.values():
-        if broker.lost_tail and not _leads_since_its_loss(state, broker):
-            changed = without_tail(changed, broker.node_id)
+    changed = _without_losses(state, view)
     gone = [replica for replica in changed.replicas if replica not in alive]
     changed = finish(without_brokers(changed, gone))
+    changed = _without_losses(changed, view)  # a broker that led since its loss may be leaving
     if min_insync is not None and min_insync != changed.min_insync:
         changed = changed.with_min_insync(min_insync)
     changed = elect(changed, alive, unclean=unclean)
     return state if changed == state else changed
+
+
+def _without_losses(state: PartitionState, view: ClusterView) -> PartitionState:
+    for broker in view.brokers.values():
+        if broker.lost_tail and not _leads_since_its_loss(state, broker):
+            state = without_tail(state, broker.node_id)
+    return state
 
 
 def has_unhandled_loss(state: PartitionState, broker: RegisteredBroker) -> bool:
