@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from stratalog.lab.link import Link
 from stratalog.lab.serve_process import ServeProcess
-from stratalog.lab.zookeeper import ZooKeeperServer, free_ports
+from stratalog.lab.zookeeper import ZooKeeperServer
 
 QUICK_FAILOVER: Mapping[str, object] = {"zookeeper.session.timeout.ms": 3000, "replica.lag.time.max.ms": 3000}
 """Settings with which a dead broker is noticed in seconds, for clusters whose machine is not under load."""
@@ -63,8 +63,7 @@ class LabCluster:
         self.zookeeper = zookeeper or ZooKeeperServer(directory / "zookeeper", dies_with_thread=dies_with_thread)
         self.brokers: dict[int, ServeProcess] = {}
         self.links: dict[int, BrokerLinks] = {}
-        ports = free_ports(brokers) if links else [0] * brokers
-        for node_id, port in enumerate(ports, 1):
+        for node_id in range(1, brokers + 1):
             of_broker = {
                 "zookeeper.connect": self.zookeeper.address + chroot,
                 "node.id": node_id,
@@ -72,13 +71,13 @@ class LabCluster:
                 **(own_settings or {}).get(node_id, {}),
             }
             if links:
-                listener = Link(f"127.0.0.1:{port}")
+                listener = Link()
                 self.links[node_id] = BrokerLinks(listener, Link(self.zookeeper.address))
                 of_broker["advertised.listeners"] = f"PLAINTEXT://{listener.address}"
                 of_broker["zookeeper.connect"] = self.links[node_id].zookeeper.address + chroot
-            broker = ServeProcess(directory / f"broker-{node_id}", of_broker, dies_with_thread=dies_with_thread)
-            broker.port = port
-            self.brokers[node_id] = broker
+            self.brokers[node_id] = ServeProcess(
+                directory / f"broker-{node_id}", of_broker, dies_with_thread=dies_with_thread
+            )
 
     @property
     def bootstrap_servers(self) -> str:
@@ -110,9 +109,12 @@ class LabCluster:
         if any(broker.dies_with_thread for broker in chosen):  # their thread must live as long as they do
             for broker in chosen:
                 broker.start()
-            return
-        with ThreadPoolExecutor(len(self.brokers)) as threads:
-            list(threads.map(ServeProcess.start, chosen))
+        else:
+            with ThreadPoolExecutor(len(self.brokers)) as threads:
+                list(threads.map(ServeProcess.start, chosen))
+        for node_id, links in self.links.items():
+            if self.brokers[node_id].port:
+                links.listener.lead_to(self.brokers[node_id].bootstrap_servers)
 
     def stop(self) -> None:
         """Stop the brokers one after the other, each of which gives its partitions to the others, and ZooKeeper."""

@@ -26,10 +26,12 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 seconds: closing sends a re
 class Link:
     """A proxy in a thread of its own. Each call has taken effect when it returns."""
 
-    def __init__(self, target: str) -> None:
-        """`target` is host:port; nothing needs to listen there yet."""
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, target: str | None = None) -> None:
+        """`target` is host:port; nothing needs to listen there yet. Without it, connections are reset until there is
+        one."""
+        self._target: tuple[str, int] | None = None
+        if target is not None:
+            self.lead_to(target)
         self._listener = socket.create_server((_HOST, 0), backlog=128)
         self._listener.setblocking(False)
         self.address = f"{_HOST}:{self._listener.getsockname()[1]}"
@@ -39,8 +41,13 @@ class Link:
         self._delivers_responses = True
         self._pairs: list[_Pair] = []
         self._wake_reader, self._wake_writer = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"link to {target}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"link to {target or 'a target'}", daemon=True)
         self._thread.start()
+
+    def lead_to(self, target: str) -> None:
+        """Connect new connections with this target."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
 
     @property
     def connection_count(self) -> int:
@@ -139,8 +146,12 @@ class Link:
         with contextlib.suppress(BlockingIOError):
             while True:
                 client, _ = self._listener.accept()
+                target = self._target
+                if target is None:
+                    _reset(client)
+                    continue
                 try:
-                    server = socket.create_connection(self._target, _CONNECT_SECONDS)
+                    server = socket.create_connection(target, _CONNECT_SECONDS)
                 except OSError:
                     _reset(client)
                 else:
