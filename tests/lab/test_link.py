@@ -161,3 +161,15 @@ def test_no_thread_is_left_after_close(echo: socket.socket) -> None:
         link.close()
         link.close()
     assert {thread for thread in threading.enumerate() if thread.name.startswith("link")} <= before
+
+
+def test_link_without_a_target_never_gets_one(echo: socket.socket) -> None:
+    with Link() as link:
+        with pytest.raises(ConnectionError), connect(link) as connection:
+            while connection.recv(1):
+                pass
+            raise ConnectionError("the connection is closed")
+        link.lead_to(f"127.0.0.1:{echo.getsockname()[1]}")
+        with connect(link) as connection:
+            connection.sendall(b"word")
+            assert receive(connection, 4) == b"WORD"
