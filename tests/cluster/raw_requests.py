@@ -107,3 +107,8 @@ def fetch(cluster: LabCluster, broker: int, topic: str, offset: int = 0, version
         **fields,
     }
     return ask(cluster, broker, ApiKey.FETCH, version, **request)
+
+
+def controller_of(cluster: LabCluster, of: int) -> int:
+    """Return the node id of the controller as a broker knows it, -1 for none."""
+    return int(ask(cluster, of, ApiKey.DESCRIBE_CLUSTER, endpoint_type=1).controller_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stratalog.lab.cluster import LabCluster
 from stratalog.protocol.error_codes import ErrorCode
-from tests.cluster.raw import DirectProducer
+from tests.cluster.direct_producer import DirectProducer
 from tests.cluster.traffic import (
     HANGING,
     Traffic,

@@ -11,7 +11,8 @@ import pytest
 from stratalog.lab.cluster import LabCluster
 from stratalog.protocol.error_codes import ErrorCode
 from tests.cluster.conftest import SETTINGS
-from tests.cluster.raw import DirectProducer, controller_of
+from tests.cluster.direct_producer import DirectProducer
+from tests.cluster.raw_requests import controller_of
 from tests.cluster.traffic import (
     HANGING,
     Traffic,

@@ -189,7 +189,7 @@ class ClusterMember:
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
         settings = {} if known is None else known.settings
-        return topic_config(self._current().log_defaults, settings).unclean_leader_election_enable
+        return self._log_config(settings).unclean_leader_election_enable
 
     async def hand_over(self) -> None:
         """Give the leaderships to other brokers, where there are any that have all records."""

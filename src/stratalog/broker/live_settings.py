@@ -54,11 +54,11 @@ class ChangedSettings(ABC):
         return ()
 
     def of(self, node_id: str) -> Mapping[str, str]:
-        """Return the settings of another broker."""
+        """Return the settings of another broker, one that others() returns."""
         raise NotImplementedError
 
     def change_other(self, node_id: str, settings: Mapping[str, str]) -> None:
-        """Replace the settings of another broker. Raises StratalogError."""
+        """Replace the settings of another broker, one that others() returns. Raises StratalogError."""
         raise NotImplementedError
 
 

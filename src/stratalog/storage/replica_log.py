@@ -48,11 +48,9 @@ class ReplicaLog(TrimmableLog):
         FencedLeaderEpochError if leader epochs go down; then the log is as it was. If the disk fails, the batches that
         are complete may be in the log.
         """
-        headers, size = _parse(data, self._end_offset)
+        data, headers, size = _complete_batches(data, self._end_offset)
         if not headers:
             return self._end_offset
-        if size < memoryview(data).nbytes:
-            data = memoryview(data).cast("B")[:size]
         try:
             with self._write_lock:
                 ends_after_gap = self._append_from_leader(data, headers, size)
@@ -69,11 +67,9 @@ class ReplicaLog(TrimmableLog):
     def append_from_leader_at_once(self, data: Buffer) -> int:
         """append_from_leader() for a thread that must not wait. Raises WouldWaitError, and has changed nothing, if it
         would wait for a disk or a lock: for a roll, a flush, or a new leader epoch."""
-        headers, size = _parse(data, self._end_offset)
+        data, headers, size = _complete_batches(data, self._end_offset)
         if not headers:
             return self._end_offset
-        if size < memoryview(data).nbytes:
-            data = memoryview(data).cast("B")[:size]
         if not self._write_lock.acquire(blocking=False):
             raise WouldWaitError(f"another thread holds the lock of {self.partition}")
         try:
@@ -259,6 +255,12 @@ class ReplicaLog(TrimmableLog):
             if header.producer_id >= 0:
                 self._producers.note(Batch(data, header), self._active)
                 self._names_changed += header.is_control  # a .txnindex may be new
+
+
+def _complete_batches(data: Buffer, end_offset: int) -> tuple[Buffer, list[BatchHeader], int]:
+    """Return the complete batches, their headers and their size. Checks every batch."""
+    headers, size = _parse(data, end_offset)
+    return (memoryview(data).cast("B")[:size] if size < memoryview(data).nbytes else data), headers, size
 
 
 def _parse(data: Buffer, end_offset: int) -> tuple[list[BatchHeader], int]:

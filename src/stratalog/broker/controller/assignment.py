@@ -8,6 +8,8 @@ from itertools import zip_longest
 
 from stratalog.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
 
+_SHOWN = 10  # brokers of a list that a client sent
+
 
 def assign_replicas(
     partition_count: int, factor: int, brokers: Mapping[int, str | None], start: int, first_partition: int = 0
@@ -63,25 +65,29 @@ def _replicas(
     return tuple(replicas)
 
 
-def check_assignment(assignment: Sequence[Sequence[int]], brokers: Mapping[int, object]) -> None:
+def check_assignment(
+    assignment: Sequence[Sequence[int]], brokers: Mapping[int, object], *, first_partition: int = 0
+) -> None:
     """Raise InvalidReplicaAssignmentError unless each partition has replicas on different brokers, all of which exist,
-    and all partitions have the same number of replicas. `brokers`: the brokers that exist, by node id."""
+    and all partitions have the same number of replicas. `brokers`: the brokers that exist, by node id.
+    `first_partition`: the number of the first partition that is assigned."""
     if not assignment:
         raise InvalidReplicaAssignmentError("the assignment has no partition; give each partition its replicas")
-    for partition, replicas in enumerate(assignment):
+    for partition, replicas in enumerate(assignment, start=first_partition):
+        shown = list(replicas[:_SHOWN])
         if not replicas:
             raise InvalidReplicaAssignmentError(f"partition {partition} has no replicas; give it at least one broker")
         if len(set(replicas)) < len(replicas):
             raise InvalidReplicaAssignmentError(
-                f"partition {partition} has replicas {list(replicas)}; a broker may hold only one of them"
+                f"partition {partition} has replicas {shown}; a broker may hold only one of them"
             )
         unknown = [replica for replica in replicas if replica not in brokers]
         if unknown:
             raise InvalidReplicaAssignmentError(
-                f"partition {partition} has replicas {list(replicas)}; broker {unknown[0]} is not registered"
+                f"partition {partition} has replicas {shown}; broker {unknown[0]} is not registered"
             )
         if len(replicas) != len(assignment[0]):
             raise InvalidReplicaAssignmentError(
-                f"partition {partition} has {len(replicas)} replicas, and partition 0 has {len(assignment[0])}; "
-                "give all partitions the same number"
+                f"partition {partition} has {len(replicas)} replicas, and partition {first_partition} has "
+                f"{len(assignment[0])}; give all partitions the same number"
             )

@@ -80,8 +80,8 @@ class ClusterMetadata:
         return self._follower.entry_numbers
 
     def can_lead(self) -> bool:
-        """Return whether the broker is registered, in a session that can't have ended. By the clock: it may be False
-        before any event has said so."""
+        """Return whether the broker is registered, in a session that can't have ended. Goes by the clock: it may turn
+        False before any event is received."""
         return self._follower.is_registered()
 
     def on_change(self, listener: Listener) -> None:

@@ -12,13 +12,12 @@ import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stratalog.broker.controller.assignment import assign_replicas
+from stratalog.broker.controller.assignment import assign_replicas, check_assignment
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, PlannedTopic
 from stratalog.broker.metadata.cluster_view import ClusterTopic, ClusterView, PartitionId
 from stratalog.broker.metadata.topics import DEFAULT_REPLICATION, Assignment, RequestedTopic, Topic, TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.errors import (
-    InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     StorageError,
     StratalogError,
@@ -28,7 +27,6 @@ from stratalog.storage.config import LogConfig
 
 T = TypeVar("T")
 
-_SHOWN = 10  # brokers of a list that a client sent
 _LONGEST_WAIT = 60.0  # seconds for ZooKeeper, which may be away; then the change has perhaps happened
 
 
@@ -64,33 +62,18 @@ class ClusterTopics(TopicRegistry):
 
     def check_replication(self, replication_factor: int, assignment: Assignment | None, *, first: int = 0) -> None:
         brokers = self._metadata.view.brokers
-        if assignment is None:
-            factor = (
-                self._default_replication_factor if replication_factor == DEFAULT_REPLICATION else replication_factor
-            )
-            if not 1 <= factor <= len(brokers):
-                raise InvalidReplicationFactorError(
-                    f"replication factor is {factor}; it must be 1 to {len(brokers)}, the number of brokers that are "
-                    "registered now"
-                )
+        if assignment is not None:
+            check_assignment(assignment, brokers, first_partition=first)
             return
-        for index, replicas in enumerate(assignment, start=first):
-            shown = list(replicas[:_SHOWN])
-            if not replicas or len(set(replicas)) != len(replicas):
-                raise InvalidReplicaAssignmentError(
-                    f"partition {index} is assigned to the brokers {shown}; it needs at least one, and each only once"
-                )
-            if len(replicas) != len(assignment[0]):
-                raise InvalidReplicaAssignmentError(
-                    f"partition {index} is assigned to {len(replicas)} brokers, and partition {first} to "
-                    f"{len(assignment[0])}; all partitions of a topic have the same number of replicas"
-                )
-            unknown = [replica for replica in replicas if replica not in brokers]
-            if unknown:
-                raise InvalidReplicaAssignmentError(
-                    f"partition {index} is assigned to the brokers {shown}; brokers {unknown[:_SHOWN]} are not "
-                    f"registered, only {sorted(brokers)[:_SHOWN]} are"
-                )
+        factor = self._factor(replication_factor)
+        if not 1 <= factor <= len(brokers):
+            raise InvalidReplicationFactorError(
+                f"replication factor is {factor}; it must be 1 to {len(brokers)}, the number of brokers that are "
+                "registered now"
+            )
+
+    def _factor(self, requested: int) -> int:
+        return self._default_replication_factor if requested == DEFAULT_REPLICATION else requested
 
     # Changes. They run in the background thread, which waits for the event loop.
 
@@ -113,10 +96,7 @@ class ClusterTopics(TopicRegistry):
         self.check_replication(topic.replication_factor, topic.assignment)
         assignment = topic.assignment
         if assignment is None:
-            factor = topic.replication_factor
-            if factor == DEFAULT_REPLICATION:
-                factor = self._default_replication_factor
-            assignment = self._assign_replicas(topic.partition_count, factor)
+            assignment = self._assign_replicas(topic.partition_count, self._factor(topic.replication_factor))
         topic_id = topic.id or uuid.uuid4()
         config = self._config_of(Topic(topic.name, topic_id, topic.partition_count, topic.settings))
         return PlannedTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from stratalog.broker.replication.config import ClusterConfig
 from stratalog.broker.replication.partition import ReplicatedPartition
@@ -28,11 +28,8 @@ from stratalog.storage.appending import WouldWaitError
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-RunInThread = Callable[[Callable[[], T]], Awaitable[T]]
-
 _LOWEST = 15  # the first version with a follower's broker epoch
-_MORE_THAN_RECORDS = 1024 * 1024  # of a response
+_LARGEST_BATCH = 256 * 1024 * 1024  # beyond the limits of a request
 _STALE_VIEW = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.fenced_leader_epoch,
@@ -107,8 +104,7 @@ class ReplicaFetcher:
         """Copy this partition too. A request that waits at the leader is given up, so that it begins at once."""
         key = _key(partition)
         self._partitions[key] = partition
-        self._not_before.pop(key, None)
-        self._stale_for.pop(key, None)
+        self._forget_errors(key)
         self._outdated.add(key)
         self._changed.set()
         if self._connection is not None and self._connection.in_flight and not self._is_appending:
@@ -118,21 +114,25 @@ class ReplicaFetcher:
         """Stop copying the partition, and return when no thread works on it."""
         key = _key(partition)
         self._partitions.pop(key, None)
-        self._not_before.pop(key, None)
-        self._stale_for.pop(key, None)
+        self._forget_errors(key)
         self._outdated.add(key)
+        await self._until_appended()
+
+    async def stop(self) -> None:
+        self._partitions.clear()
+        await self._until_appended()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._disconnect()
+
+    async def _until_appended(self) -> None:
         while self._is_appending:
             self._appended.clear()
             await self._appended.wait()
 
-    async def stop(self) -> None:
-        self._partitions.clear()
-        while self._is_appending:
-            self._appended.clear()
-            await self._appended.wait()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._disconnect()
+    def _forget_errors(self, key: Key) -> None:
+        self._not_before.pop(key, None)
+        self._stale_for.pop(key, None)
 
     # The loop
 
@@ -291,8 +291,7 @@ class ReplicaFetcher:
             elif copied.partition.log.log_end_offset < ends[copied.key] or copied.diverging is not None:
                 copied.partition.truncated()
             else:
-                self._not_before.pop(copied.key, None)
-                self._stale_for.pop(copied.key, None)
+                self._forget_errors(copied.key)
                 copied.partition.copied(copied.high_watermark, len(copied.records))
 
     def _has_failed(self, copied: _Copied) -> bool:
@@ -334,7 +333,7 @@ class ReplicaFetcher:
 
     def _most_response_bytes(self) -> int:
         """The first batch of a response may be larger than any limit of the request."""
-        return 2 * self._config.replica_fetch_response_max_bytes + 256 * _MORE_THAN_RECORDS
+        return 2 * self._config.replica_fetch_response_max_bytes + _LARGEST_BATCH
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -90,7 +90,6 @@ class ReplicatedPartition(Partition):
         "_high_watermark",
         "_waiting_followers",
         "id",
-        "is_deleted",
         "leader",
         "leadership",
         "state",
@@ -102,7 +101,6 @@ class ReplicatedPartition(Partition):
         self.state: PartitionState | None = None  # the newest that is in effect here
         self.leader = NO_LEADER
         self.leadership: Leadership | None = None
-        self.is_deleted = False
         self._context = context
         self._high_watermark = log.log_start_offset
         self._hidden_bytes = 0  # appended since the high watermark last moved

@@ -81,7 +81,6 @@ class Replicas:
         self._fetched_by: dict[PartitionId, ReplicaFetcher] = {}
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._settled = asyncio.Event()
         self._roles_thread = ThreadPoolExecutor(1, "stratalog-roles")
         self._append_threads = ThreadPoolExecutor(_APPENDING_THREADS, "stratalog-replica")
         self._task: asyncio.Task[None] | None = None
@@ -132,38 +131,25 @@ class Replicas:
         broker = self._metadata.view.brokers.get(node_id)
         return None if broker is None else broker.rack
 
-    @property
-    def led_count(self) -> int:
-        return sum(1 for _ in self._led())
-
-    async def settled(self) -> None:
-        """Wait until every replica has the role that the newest view gives it."""
-        while self._changed.is_set() or not self._settled.is_set():
-            await self._settled.wait()
-            await asyncio.sleep(0)
-
     # Part one: at once
 
     def _view_changed(self, _: ClusterView, view: ClusterView) -> None:
         self._show(view)
-        self._settled.clear()
         self._changed.set()
 
     def _show(self, view: ClusterView) -> None:
         """Create the partitions of new topics, drop those of deleted ones, and stop to serve what others lead."""
+        present = set()
         for topic in view.topics.values():
             for index in range(topic.partition_count):
                 key = PartitionId(topic.id, index)
+                present.add(key)
                 if key not in self._partitions:
                     self._partitions[key] = self._unopened(topic.name, key, topic.settings)
-        present = {
-            PartitionId(topic.id, index) for topic in view.topics.values() for index in range(topic.partition_count)
-        }
         for key in [key for key in self._partitions if key not in present]:
             if self._partitions[key].topic in view.unreadable_topics:  # it exists, though ZooKeeper does not say what
                 continue
             partition = self._partitions.pop(key)
-            partition.is_deleted = True
             partition.resign()
             self._doomed[key] = partition
         for key, partition in self._partitions.items():
@@ -173,12 +159,7 @@ class Replicas:
         self._topics.publish(view, self._partitions)
 
     def _still_leads(self, partition: ReplicatedPartition, state: PartitionState | None) -> bool:
-        return (
-            state is not None
-            and state.leader == self._node_id
-            and state.leader_broker_epoch == self._metadata.broker_epoch
-            and state.leader_epoch == partition.leader_epoch
-        )
+        return state is not None and self._is_to_lead(state) and state.leader_epoch == partition.leader_epoch
 
     def _unopened(self, topic: str, key: PartitionId, settings: Mapping[str, str]) -> ReplicatedPartition:
         reason = StorageError(f"broker {self._node_id} has no replica of {topic}-{key.partition}")
@@ -214,8 +195,6 @@ class Replicas:
             if not self._is_to_lead(role.state) or role.partition.is_offline:
                 await self._follow(view, role)
         await self._retarget(view)
-        if not self._changed.is_set():
-            self._settled.set()
 
     def _is_to_lead(self, state: PartitionState) -> bool:
         return state.leader == self._node_id and state.leader_broker_epoch == self._metadata.broker_epoch
@@ -244,8 +223,7 @@ class Replicas:
             old = self._partitions[key]
             await self._stop_copying(old)
             old.resign()
-            topic = next(topic for topic in view.topics.values() if topic.id == key.topic_id)
-            self._partitions[key] = self._unopened(old.topic, key, topic.settings)
+            self._partitions[key] = self._unopened(old.topic, key, view.topics[old.topic].settings)
             logger.info("%s-%d has moved to other brokers; its log here is deleted", old.topic, old.index)
         if moved:
             self._opened -= set(moved)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stratalog.lab.cluster import LabCluster
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -49,10 +47,3 @@ class DirectProducer:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-
-
-def controller_of(cluster: LabCluster, of: int) -> int:
-    """Return the node id of the controller as a broker knows it, -1 for none."""
-    with RawClient(cluster.broker(of).port) as client:
-        described: Any = client.request(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 1})
-        return int(described.controller_id)
